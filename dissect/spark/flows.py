@@ -27,13 +27,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
 from hashlib import blake2b
-from itertools import groupby
+from itertools import groupby, islice
 from operator import itemgetter
 from struct import Struct
 from typing import Any, Protocol, cast
 
 import msgspec
-import pyarrow as pa
 
 from ..capture.blocks import UNREADABLE
 from ..capture.ends import split
@@ -53,10 +52,8 @@ from ..session import Linked, Session
 from ..tls.keys import KeyLog, logged
 from . import storage
 from .keys import key_of
-from .rows import EARLIEST, LATEST, Owners, Row, segment_in
-
-SORTED_BY = ("flow_id", "merge_ns", "file", "number")
-"""How rows have to be sorted for `dissect`."""
+from .ordered import Row
+from .rows import EARLIEST, LATEST, Owners, segment_in
 
 NO_TOTAL = 1 << 62
 
@@ -106,8 +103,8 @@ class TaskResults(msgspec.Struct):
     records: list[Linked] = msgspec.field(default_factory=list)
     entries: list[MessageEntries] = msgspec.field(default_factory=list)
     conversations: list[ConversationRow] = msgspec.field(default_factory=list)
-    carry: list[Row] = msgspec.field(default_factory=list)
-    """Rows of open conversations (see `rows.SCHEMA`) to be given together with those of the packets of the next lot."""
+    carry: list[tuple[int, bytes]] = msgspec.field(default_factory=list)
+    """Open conversations, which `rows.STATES` describes, to be given together with the packets of the next lot."""
     reports: list[Report] = msgspec.field(default_factory=list)
     """Reports of bugs of streamdump."""
     unpacked: int = 0
@@ -182,8 +179,8 @@ def id_of(number: int) -> str:
 WORD = (1 << 64) - 1
 
 
-def dissect(batches: Iterator[pa.RecordBatch], options: Options, facts: CaptureFacts) -> Iterator[TaskResults]:
-    """What rows say that are sorted as `SORTED_BY` and hold all packets of their conversations.
+def dissect(rows: Iterable[Row], options: Options, facts: CaptureFacts) -> Iterator[TaskResults]:
+    """What sorted rows say that hold all packets of their conversations.
 
     Where more packets will come, nothing ends because the rows do, and `TaskResults.carry` has what has to be given with the next ones.
     """
@@ -191,11 +188,10 @@ def dissect(batches: Iterator[pa.RecordBatch], options: Options, facts: CaptureF
     findings = options.findings and facts.until is None
     options = replace(options, waiting_total=NO_TOTAL, undecided_total=NO_TOTAL, open_total=NO_TOTAL, findings=findings)
     opened = Dissection(options, facts)
-    for batch in batches:
-        columns = [batch.column(name).to_pylist() for name in ("flow_id", "merge_ns", "data")]
-        for flow_id, rows in groupby(zip(*columns, strict=True), itemgetter(0)):
+    for flow_id, same in groupby(rows, itemgetter(0)):
+        while some := list(islice(same, BLOCK)):
             found = []
-            for _, merge_ns, data in rows:
+            for _, merge_ns, _, _, data in some:
                 if merge_ns == EARLIEST:
                     yield from opened.carried(flow_id, data)
                 else:
@@ -203,7 +199,6 @@ def dissect(batches: Iterator[pa.RecordBatch], options: Options, facts: CaptureF
             if found:
                 owners = {id(segment): owner for segment, owner in found if owner is not None}
                 yield from opened.feed(flow_id, [segment for segment, _ in found], owners)
-        yield from opened.made()
     yield from opened.end()
 
 
@@ -515,7 +510,7 @@ class Dissection:
 
     def _carry(self, data: bytes) -> None:
         assert self._flow_id is not None
-        self.results.carry.append((self._flow_id, EARLIEST, 0, 0, data))
+        self.results.carry.append((self._flow_id, data))
         self._held += len(data)
 
 

@@ -47,7 +47,7 @@ from .tasks import TaskInput, Work, flows_carried
 from .together import BUCKET, Together, block_of, by_server, findings_of
 from .write import CARRIED, FRAMES, PartWriter, Receipt, Target, Written
 
-FORMAT = 9
+FORMAT = 10
 """Changes when an older state could not be taken up."""
 
 UNIT_BYTES = 16 << 30

@@ -1,10 +1,8 @@
-"""Segments of captures, and the rows of Arrow columns in which they are sent to other tasks."""
+"""Segments of captures, and the rows in which they are sent to other tasks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
-from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -19,37 +17,19 @@ from ..model import Packet, Segment
 from ..tcp.assembler import SYN
 from ..tcp.checksum import is_right
 from .keys import key_of
+from .ordered import Row
 from .splits import Split, batches
 
 EARLIEST, LATEST = -(1 << 63), (1 << 63) - 1
-"""The ends of times; the first is `merge_ns` of carried rows, which sorts them before all packets."""
+"""The ends of times; the first is that of rows with carried conversations, which sorts them before all packets."""
 
-SCHEMA = pa.schema(
-    [
-        ("flow_id", pa.int64()),  # `keys.key_of`: two flows may share it
-        ("merge_ns", pa.int64()),  # Latest capture time in its file so far: the order among several files
-        ("file", pa.int32()),  # Index of the input
-        ("number", pa.int64()),  # Of the packet in its file, from 1
-        ("data", pa.binary()),  # A segment (`segment_in`); or open conversations (`Dissection.carried`)
-    ]
-)
-
-Row = tuple[Any, ...]
-"""A value for each column."""
-
-ROWS = 1_000
-"""Rows of an Arrow batch; a segment may have 64 kB."""
-
-
-def read(split: Split, parsers: dict[int, LinkParser] | None = None) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a range in the order of its packets. `parsers`: see `segments`."""
-    found = (row_of(one, owners.get(id(one))) for some, owners in segments([split], parsers) for one in some)
-    while rows := list(islice(found, ROWS)):
-        yield batch_of(rows)
+STATES = pa.schema([("flow_id", pa.int64()), ("data", pa.binary())])
+"""Open conversations as they wait for later packets: see `Dissection.carried`."""
 
 
 def row_of(segment: Segment, owner: PacketProcess | None) -> Row:
-    """The row of a segment from `segments`."""
+    """The row of a segment from `segments`: the `flow_id`, which is the key of its conversation (`keys.key_of`, two may share it), the
+    latest capture time in its file so far, the index of the input, the packet's number there, and what `segment_in` reads."""
     latest_ns, number, file, _ = segment.mark
     one = segment
     damaged = bool(one.data or one.flags & SYN) and not is_right(one)
@@ -126,9 +106,3 @@ def _packets(split: Split, owners: dict[int, PacketProcess]) -> Iterator[list[Pa
     except CaptureError as error:
         if split.error is None:
             raise CaptureError(f"has changed since it was first looked at: {error.reason}", split.path, error.offset) from error
-
-
-def batch_of(rows: Sequence[Row], schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
-    """A batch of these rows."""
-    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
-    return pa.RecordBatch.from_arrays([pa.array(values, kind) for values, kind in zip(columns, schema.types, strict=True)], schema=schema)

@@ -1,15 +1,16 @@
 """What tasks do: read ranges of captures, dissect the conversations that lie in them, and send the packets of all others to their part.
 
 The plan knows the conversations of each range. Those that lie within what one task reads are *at home* there and are dissected by it;
-the packets of the others go, as blocks, to the part that their `flow_id` falls into. Most captures of many short connections need no
+the packets of the others go, as rows, to the part that their `flow_id` falls into. Most captures of many short connections need no
 shuffle at all then, and small ones are one task.
 """
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from itertools import chain
 
 import msgspec
 import numpy as np
@@ -21,15 +22,18 @@ from ..capture.duplicates import NEAR_NS
 from ..capture.link import LinkParser
 from ..model import Options
 from . import storage
-from .blocks import Runs, Sorter
-from .flows import SORTED_BY, CaptureFacts, Dissection, TaskResults, dissect
+from .flows import CaptureFacts, Dissection, TaskResults, dissect
 from .keys import key_of
-from .rows import ROWS, SCHEMA, Row, batch_of, read, row_of, segments
+from .ordered import Ordered, Row
+from .rows import EARLIEST, row_of, segments
 from .splits import NEVER, Plan, Split, flows_of, grouped
 from .write import PartWriter, Receipt, Target
 
-Sent = tuple[int, bytes | Receipt]
-"""The part that a block goes to, and the block; or, with the number after those of all parts, what the task itself has written."""
+Sent = tuple[int, list[Row] | Receipt]
+"""The part that rows go to, and these; or, with the number after those of all parts, what the task itself has written."""
+
+SENT = 1 << 20
+"""Bytes of rows that are sent together, about: Spark's worker keeps some ten times as much before it hands them on."""
 
 
 class Work(msgspec.Struct):
@@ -118,8 +122,7 @@ def dissected(source: TaskInput, options: Options, facts: CaptureFacts, away: li
             here = [one for one in found if key_of(one.ends) in home]
             if away is not None and len(here) < len(found):
                 away += [row_of(one, owners.get(id(one))) for one in found if key_of(one.ends) not in home]
-                if len(away) >= ROWS:
-                    yield TaskResults()
+                yield TaskResults()
         if here:
             yield from straight.feed(0, here, owners)
     yield from straight.end()
@@ -163,10 +166,25 @@ def _again(made: list[TaskInput], away: list[NDArray[np.int64]], sizes: list[int
 
 
 def at_home(work: Work, source: TaskInput) -> Iterator[Sent]:
-    """Read captures: yield the blocks of conversations that others read too, and dissect all others."""
-    sent = Sorter(SORTED_BY, partial(_part_of, work.count))
+    """Read captures: send the rows of conversations that others read too, and dissect all others."""
+    waiting: defaultdict[int, list[Row]] = defaultdict(list)
+    size = 0
+    for found in _read(work, source):
+        if isinstance(found, Receipt):
+            yield from waiting.items()
+            yield work.count, found
+        else:
+            waiting[found[0] % work.count].append(found)
+            size += len(found[-1])
+            if size >= SENT:
+                yield from waiting.items()
+                waiting, size = defaultdict(list), 0
+
+
+def _read(work: Work, source: TaskInput) -> Iterator[Row | Receipt]:
+    """Yield the rows of conversations that others read too, and after them what the task has written."""
     if source.carry or work.facts.until is not None or len({split.file for split in source.splits}) > FILES or source.conversations > OPEN:
-        yield from _in_order(work, source, sent)
+        yield from _in_order(work, source)
         return
     # Measured on 60 MB of the mix (`tests/bench/mix.py`), where 1 MB is sent: 8.3 CPU s, and by way of `_in_order` 9.7
     away: list[Row] | None = [] if work.count else None
@@ -174,43 +192,35 @@ def at_home(work: Work, source: TaskInput) -> Iterator[Sent]:
         for results in dissected(source, work.options, work.facts, away):
             writer.add(results)
             if away:
-                yield from sent.add(batch_of(away))
+                yield from away
                 away.clear()
-    if away:
-        yield from sent.add(batch_of(away))
-    yield from sent.close()
-    yield work.count, writer.receipt
+    yield writer.receipt
 
 
-def _in_order(work: Work, source: TaskInput, sent: Sorter) -> Iterator[Sent]:
+def _in_order(work: Work, source: TaskInput) -> Iterator[Row | Receipt]:
     """Dissect the conversations at home one after the other, with what was carried of them."""
-    runs = Runs(SORTED_BY)
-    for rows in _rows(source):
-        if source.home is not None:
-            here = np.isin(rows.column("flow_id").to_numpy(), _ids(source.home))
-            if work.count:
-                yield from sent.add(rows.filter(pa.array(~here)))
-            rows = rows.filter(pa.array(here))
-        runs.add_rows(rows)
-    yield from sent.close()
-    yield work.count, _written(work, source.part, runs)
+    here, home = Ordered(), source.at_home
+    for row in _rows(source):
+        if home is None or row[0] in home:
+            here.add(row)
+        elif work.count:
+            yield row
+    yield _written(work, source.part, here)
 
 
-def together(work: Work, part: int, blocks: Iterable[bytes]) -> Receipt:
-    """Dissect the conversations of a part, all packets of which are in these blocks."""
-    return _written(work, part, Runs(SORTED_BY, blocks))
+def together(work: Work, part: int, sent: Iterable[list[Row]]) -> Receipt:
+    """Dissect the conversations of a part, all packets of which were sent."""
+    return _written(work, part, Ordered(chain.from_iterable(sent)))
 
 
-def _written(work: Work, part: int, runs: Runs) -> Receipt:
-    """Dissect the conversations whose packets are in `runs`, and write the results of the part."""
-    # Of what was read and sorted before
-    pa.default_memory_pool().release_unused()
+def _written(work: Work, part: int, rows: Ordered) -> Receipt:
+    """Dissect the conversations whose packets are in `rows`, and write the results of the part."""
     with PartWriter(work.target, part, work.facts.points) as writer:
-        writer.add_all(dissect(runs.merged(), work.options, work.facts))
+        writer.add_all(dissect(rows, work.options, work.facts))
     return writer.receipt
 
 
-def _rows(source: TaskInput) -> Iterator[pa.RecordBatch]:
+def _rows(source: TaskInput) -> Iterator[Row]:
     parsers: dict[int, LinkParser] = {}
     latest: dict[int, int] = {}
     for split in source.splits:
@@ -218,19 +228,17 @@ def _rows(source: TaskInput) -> Iterator[pa.RecordBatch]:
         if NEVER < split.first_ns < latest.get(split.network, NEVER) - NEAR_NS:
             del parsers[split.network]
         latest[split.network] = split.end_ns[0]
-        yield from read(split, parsers)
+        for some, owners in segments([split], parsers):
+            yield from (row_of(one, owners.get(id(one))) for one in some)
     for name in source.carry:
         with storage.open_input(name) as stream:
             for batch in pa.parquet.ParquetFile(pa.PythonFile(stream, "r")).iter_batches(ROWS_CARRIED):
-                yield pa.RecordBatch.from_arrays(batch.columns, schema=SCHEMA)
+                for row in batch.to_pylist():
+                    yield row["flow_id"], EARLIEST, 0, 0, row["data"]
 
 
 ROWS_CARRIED = 256
 """Rows with open conversations that are read at once: each may be large."""
-
-
-def _part_of(count: int, batch: pa.RecordBatch) -> NDArray[np.int64]:
-    return np.asarray(batch.column("flow_id").to_numpy() % count)
 
 
 def _ids(data: bytes) -> NDArray[np.int64]:

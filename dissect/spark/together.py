@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, BinaryIO
+from typing import Any
 from zlib import crc32
 
 import msgspec
@@ -25,8 +25,7 @@ from ..model import ConversationRow
 from ..session import Linked
 from ..tls.facts import TlsFacts
 from . import storage
-from .blocks import Runs
-from .rows import batch_of
+from .ordered import Ordered, framed, frames
 
 _CLOSED = msgspec.msgpack.Decoder(Closed)
 
@@ -48,12 +47,7 @@ class Frames:
 
     def leave(self, server: str | None, kind: int, value: Any) -> None:
         """Leave a frame for those of this server; counts of exchanges are of all servers."""
-        self.out.write(_framed(server or "", kind, _stream(value) if kind == COUNTS else value))
-
-
-def _framed(server: str, kind: int, value: Any) -> bytes:
-    data = msgspec.msgpack.encode((server, kind, value))
-    return len(data).to_bytes(4, "little") + data
+        self.out.write(framed((server or "", kind, _stream(value) if kind == COUNTS else value)))
 
 
 def _stream(counts: Any) -> bytes:
@@ -61,11 +55,6 @@ def _stream(counts: Any) -> bytes:
     with pa.ipc.new_stream(sink, counts.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as out:
         out.write_table(counts)
     return bytes(sink.getvalue())
-
-
-def _frames(stream: BinaryIO) -> Iterator[tuple[str, int, Any]]:
-    while size := stream.read(4):
-        yield msgspec.msgpack.decode(stream.read(int.from_bytes(size, "little")))
 
 
 def block_of(name: str) -> Iterator[bytes]:
@@ -78,7 +67,7 @@ def by_server(count: int, name: str) -> Iterator[tuple[int, bytes]]:
     """The frames of a file as blocks for `count` buckets."""
     blocks: defaultdict[int, bytearray] = defaultdict(bytearray)
     with storage.open_input(name) as stream:
-        for server, kind, value in _frames(stream):
+        for server, kind, value in frames(stream):
             for bucket, data in _placed(count, server, kind, value):
                 blocks[bucket] += data
                 if len(blocks[bucket]) >= BLOCK:
@@ -89,12 +78,12 @@ def by_server(count: int, name: str) -> Iterator[tuple[int, bytes]]:
 def _placed(count: int, server: str, kind: int, value: Any) -> Iterator[tuple[int, bytes]]:
     """A frame for the bucket of its server; counts of exchanges, for those of each server."""
     if kind != COUNTS:
-        yield crc32(server.encode()) % count, _framed(server, kind, value)
+        yield crc32(server.encode()) % count, framed((server, kind, value))
         return
     counts = pa.ipc.open_stream(value).read_all()
     buckets = np.array([crc32(one.encode()) % count for one in counts.column("server").to_pylist()])
     for bucket in np.unique(buckets).tolist():
-        yield bucket, _framed("", COUNTS, _stream(counts.filter(pa.array(buckets == bucket))))
+        yield bucket, framed(("", COUNTS, _stream(counts.filter(pa.array(buckets == bucket)))))
 
 
 class Together:
@@ -112,7 +101,7 @@ class Together:
         """Reports of bugs of ours."""
         self._steps = Steps()
         for block in blocks:
-            for _, kind, value in _frames(io.BytesIO(block)):
+            for _, kind, value in frames(io.BytesIO(block)):
                 if kind == RELATED:
                     row, file = value
                     self.related.append(msgspec.convert(row, ConversationRow))
@@ -149,13 +138,6 @@ def findings_of(network: NetworkEvidence, overviews: Iterable[Any], reports: lis
     return [(one, None, None, None) for one in found]
 
 
-STEPS_HELD = 1 << 12
-"""Steps that are made columns at a time."""
-
-BY_PLACE = ("merge_ns", "file", "number", "at")
-STEPS = pa.schema([*((name, pa.int64()) for name in BY_PLACE), ("step", pa.binary())])
-
-
 class Steps:
     """Steps of what servers keep across connections, to be put in the order of their times, however many there are."""
 
@@ -163,33 +145,22 @@ class Steps:
         self.files: dict[int, int] = {}
         """The file of the first packet of each conversation that has findings."""
         self.diagnoser = Diagnoser()
-        self._runs = Runs(BY_PLACE)
-        self._rows: list[tuple[Any, ...]] = []
+        self._rows = Ordered()
 
-    def add(self, place: Sequence[int], file: int, step: Sequence[Any]) -> None:
+    def add(self, place: tuple[int, int, int, int], file: int, step: Sequence[Any]) -> None:
         """Add a step."""
-        data = msgspec.msgpack.encode((file, step))
-        self._rows.append((*place, data))
-        if len(self._rows) >= STEPS_HELD:
-            self._flush()
-
-    def _flush(self) -> None:
-        if self._rows:
-            self._runs.add_rows(batch_of(self._rows, STEPS))
-            self._rows.clear()
+        self._rows.add((*place, msgspec.msgpack.encode((file, step))))
 
     def findings(self, ports: set[int]) -> list[Linked]:
         """What they show."""
-        self._flush()
         return [(one, None, None, None) for one in self.diagnoser.replay(self._ordered(), ports)]
 
     def _ordered(self) -> Iterator[Step]:
-        for batch in self._runs.merged():
-            for data in batch.column("step").to_pylist():
-                file, step = msgspec.msgpack.decode(data)
-                self.files[step[1]] = file
-                found = Step(*step)
-                yield found._replace(step=_closed(found.step)) if found.rule in (CLOSES, UNUSED) else found
+        for *_, data in self._rows:
+            file, step = msgspec.msgpack.decode(data)
+            self.files[step[1]] = file
+            found = Step(*step)
+            yield found._replace(step=_closed(found.step)) if found.rule in (CLOSES, UNUSED) else found
 
 
 def _closed(data: bytes) -> Closed:

@@ -26,7 +26,7 @@ from ..filter import compile_filter
 from ..model import ConversationRow, Exchange, Message
 from . import latencies, storage, together
 from .flows import PointOf, TaskResults, earliest
-from .rows import SCHEMA, batch_of
+from .rows import STATES
 from .storage import Folder
 from .tables import DATE, KINDS, TABLES, TYPED, PendingRows, schema, tables_with
 from .together import Frames
@@ -168,7 +168,8 @@ class PartWriter:
         for place, file, step in results.steps:
             self.frames.leave(step.server, together.STEP, (place, file, step))
         if results.carry:
-            self._carried.write_batch(batch_of(results.carry))
+            columns = map(pa.array, zip(*results.carry, strict=True), STATES.types)
+            self._carried.write_batch(pa.RecordBatch.from_arrays(list(columns), schema=STATES))
         self.receipt.suspected = earliest((self.receipt.suspected, results.suspected))
         self.receipt.reports += results.reports
         self._bytes += _bytes_of(results)
@@ -250,7 +251,7 @@ class PartWriter:
 
     @cached_property
     def _carried(self) -> Any:
-        return self._parquet(self._beside(CARRIED, "parquet"), SCHEMA)
+        return self._parquet(self._beside(CARRIED, "parquet"), STATES)
 
     def _beside(self, kind: str, suffix: str) -> Any:
         """A file that is no part of a table."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ from streamdump.errors import CaptureError, Report
 from streamdump.inspector import Inspector
 from streamdump.model import Options
 from streamdump.spark import flows, rows, storage, tables, write
-from streamdump.spark.splits import Plan, ends_of, last_packets, plan
+from streamdump.spark.ordered import Row
+from streamdump.spark.splits import Plan, Split, ends_of, last_packets, plan
 
 Lines = dict[str, list[str]]
 
@@ -90,23 +91,25 @@ def _line(values: dict[str, Any]) -> str:
     return msgspec.json.encode(values, order="sorted").decode()
 
 
-def without_spark(files: Sequence[Path], split: int, batch: int = 1000) -> tuple[Plan, Lines]:
-    """The pipeline's own steps with Arrow sorting instead of Spark."""
+def rows_of(splits: Sequence[Split]) -> Iterator[Row]:
+    """The rows of some ranges, one after the other."""
+    for split in splits:
+        for some, owners in rows.segments([split]):
+            yield from (rows.row_of(one, owners.get(id(one))) for one in some)
+
+
+def without_spark(files: Sequence[Path], split: int) -> tuple[Plan, Lines]:
+    """The pipeline's own steps without Spark."""
     found = plan([str(file) for file in files], split)
-    packets = ordered(pa.Table.from_batches([one for part in found.splits for one in rows.read(part)], rows.SCHEMA), flows.SORTED_BY)
+    packets = sorted(rows_of(found.splits))
     lines: Lines = {name: [] for name in tables.KINDS.values()}
     options = Options(keylog=tuple(found.secrets))
     ends_ns = ends_of(last_packets(found.splits), ())
-    for results in flows.dissect(iter(packets.to_batches(batch)), options, flows.CaptureFacts(ends_ns=ends_ns)):
+    for results in flows.dissect(packets, options, flows.CaptureFacts(ends_ns=ends_ns)):
         for name, some in write.rows_of(results, lines.keys()):
             lines[name] += told(name, columns(name, some).to_pylist())
     del lines["findings"]
     return found, {name: sorted(some) for name, some in lines.items()}
-
-
-def ordered(table: Any, names: Sequence[str]) -> Any:
-    """A table sorted by some columns."""
-    return table.sort_by([(name, "ascending") for name in names])
 
 
 def tables_of(out: Path | str, form: str = "parquet") -> dict[str, list[dict[str, Any]]]:

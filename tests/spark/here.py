@@ -21,7 +21,8 @@ class Here:
             scratch.mkdir(exist_ok=True)
         self.scratch = str(scratch) if scratch is not None else None
         self.tasks = 0
-        self.sent_blocks = 0
+        self.sent_bytes = 0
+        """Of the rows that went to parts."""
 
     def step(self) -> None:
         """A task begins or ends."""
@@ -45,20 +46,25 @@ class Here:
         watch: Watch,
     ) -> list[Any]:
         first, items, second = pickle.loads(pickle.dumps((first, list(items), second)))
-        blocks: dict[int, list[bytes]] = defaultdict(list)
+        blocks: dict[int, list[Any]] = defaultdict(list)
         for item in items:
             self.step()
             for part, block in first(item):
                 blocks[part].append(block)
         assert set(blocks) <= set(range(parts + 1))
         own = blocks.pop(parts, [])
-        self.sent_blocks += sum(map(len, blocks.values()))
+        self.sent_bytes += sum(size_of(one) for some in blocks.values() for one in some)
         found = []
         for part in range(parts):
             self.step()
             found.append(second(part, iter(blocks[part])))
         watch(1, 1, 1)
         return [*found, *own]
+
+
+def size_of(block: Any) -> int:
+    """Bytes of what is sent: frames, or rows."""
+    return len(block) if isinstance(block, bytes) else sum(len(row[-1]) for row in block)
 
 
 def go(sources: Sequence[Path | str], out: Path | str, cluster: Any = None, *, resume: bool = False, **more: Any) -> PipelineRun:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import pyarrow as pa
-import pyarrow.compute as pc
 
 import streamdump
 from streamdump.capture.files import open_capture
@@ -17,39 +16,38 @@ from streamdump.conversation.run_state import EVERY
 from streamdump.inspector import Inspector
 from streamdump.model import ConversationRow, Entry, Message, Options
 from streamdump.spark import flows, rows, tables
+from streamdump.spark.ordered import Row
 from streamdump.spark.splits import plan
-from tests.spark.comparing import Lines, ordered
+from tests.spark.comparing import Lines, rows_of
 
 FOREVER = Options(idle_time_ns=1 << 60, closed_time_ns=1 << 60)
 """No conversation is forgotten, so that all is as in a plain run."""
 
 
 class Lots:
-    """The pipeline's own steps, a lot of packets after the other, with Arrow sorting instead of Spark."""
+    """The pipeline's own steps, a lot of packets after the other, without Spark."""
 
-    def __init__(self, options: Options = FOREVER, batch: int = 1000) -> None:
+    def __init__(self, options: Options = FOREVER) -> None:
         self.options = options
-        self.batch = batch
         self.until = self.end_ns = 0
-        self.carry = rows.batch_of([])
+        self.carry: list[tuple[int, bytes]] = []
         self.lines: Lines = {name: [] for name in tables.KINDS.values()}
         self.conversations: list[ConversationRow] = []
         self.named: set[int] = set()
         """The conversations that records name."""
 
-    def add(self, packets: pa.Table, last: bool = False) -> list[ConversationRow]:
+    def add(self, packets: Sequence[Row], last: bool = False) -> list[ConversationRow]:
         """Take a lot; returns the conversations that ended with it."""
-        if packets.num_rows:
-            self.end_ns = rows.segment_in(packets.column("data")[-1].as_py())[0].time_ns
-            self.until = max(self.until, pc.max(packets.column("merge_ns")).as_py())
-        given = pa.concat_tables([packets, pa.Table.from_batches([self.carry])])
-        given = ordered(given, flows.SORTED_BY)
-        carry: list[rows.Row] = []
+        if packets:
+            self.end_ns = rows.segment_in(packets[-1][-1])[0].time_ns
+            self.until = max(self.until, *(merge_ns for _, merge_ns, *_ in packets))
+        given = sorted([*packets, *carried_rows(self.carry)])
+        self.carry = []
         ended: list[ConversationRow] = []
         until = None if last else self.until
         facts = flows.CaptureFacts(until, {EVERY: self.end_ns})
-        for results in flows.dissect(iter(given.to_batches(self.batch)), self.options, facts):
-            carry += results.carry
+        for results in flows.dissect(given, self.options, facts):
+            self.carry += results.carry
             ended += results.conversations
             for one in results.records:
                 self.lines[tables.KINDS[type(one[0])]].append(line(*one))
@@ -58,32 +56,33 @@ class Lots:
                 self.lines["entries"] += [
                     entry_line(one, flows.id_of(one.message), one.response and flows.id_of(one.response)) for one in entries
                 ]
-        self.carry = rows.batch_of(carry)
         self.conversations += ended
         return ended
 
     @property
     def carried(self) -> list[tuple[int, bytes]]:
         """When the conversations that are carried have to be processed again, and their states."""
-        every: list[bytes] = self.carry.column("data").to_pylist()
-        return [(flows.DUE.unpack_from(one)[0], one[flows.DUE.size :]) for one in every]
+        return [(flows.DUE.unpack_from(one)[0], one[flows.DUE.size :]) for _, one in self.carry]
 
     def found(self) -> Lines:
         return {name: sorted(some) for name, some in self.lines.items()} | {"conversations": brief(self.conversations)}
 
 
-def packets(files: Sequence[Path]) -> pa.Table:
+def carried_rows(states: Sequence[tuple[int, bytes]]) -> list[Row]:
+    """The rows of open conversations."""
+    return [(flow_id, rows.EARLIEST, 0, 0, data) for flow_id, data in states]
+
+
+def packets(files: Sequence[Path]) -> list[Row]:
     """The packets of some captures in merged order."""
     found = plan([str(file) for file in files], 1 << 40)
-    return ordered(
-        pa.Table.from_batches([one for part in found.splits for one in rows.read(part)], rows.SCHEMA), ("merge_ns", "file", "number")
-    )
+    return sorted(rows_of(found.splits), key=itemgetter(1, 2, 3))
 
 
-def in_lots(files: Sequence[Path], cuts: Sequence[int], options: Options = FOREVER, batch: int = 1000) -> Lines:
+def in_lots(files: Sequence[Path], cuts: Sequence[int], options: Options = FOREVER) -> Lines:
     """What the packets of some captures say that are cut there."""
     keys = plan([str(file) for file in files], 1 << 40).secrets
-    lots = Lots(replace(options, keylog=(*options.keylog, *keys)), batch)
+    lots = Lots(replace(options, keylog=(*options.keylog, *keys)))
     all_packets = packets(files)
     for begin, end in zip([0, *cuts], [*cuts, None], strict=True):
         lots.add(all_packets[begin:end], end is None)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pyarrow as pa
 import pytest
 
 from streamdump.errors import ForeignState
@@ -16,10 +15,11 @@ from streamdump.model import Options
 from streamdump.pair.pairer import Pairer
 from streamdump.protocols.rabbitmq.sasl_redaction import HandshakePlace
 from streamdump.session import Session
-from streamdump.spark import flows, rows
+from streamdump.spark import flows
+from streamdump.spark.ordered import Row
 from streamdump.tls.keys import KeyLog
 from tests.spark.captures import SNAP, generated, records, rotated, troubled
-from tests.spark.lots import Lots, at_once, in_lots, packets
+from tests.spark.lots import Lots, at_once, carried_rows, in_lots, packets
 from tests.support.frames import ACK, FIN, START_NS, SYN, A, B, Packet, ethernet, ip4, pcap, tcp
 
 SECOND = 1_000_000_000
@@ -30,11 +30,12 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return generated(tmp_path_factory.mktemp("carry"), 1500, 5)
 
 
-def test_any_batches(capture: Path) -> None:
+def test_any_batches(capture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = at_once([capture])
     assert len(expected["messages"]) > 1000
     for batch, cuts in ((1, [700]), (37, [3, 4, 400, 1100]), (10_000, [10, 1490])):
-        assert in_lots([capture], cuts, batch=batch) == expected
+        monkeypatch.setattr(flows, "BLOCK", batch)
+        assert in_lots([capture], cuts) == expected
 
 
 def test_records_name_their_conversations(capture: Path) -> None:
@@ -90,7 +91,7 @@ def talk(port: int, start_ns: int, closed: bool = False) -> list[Packet]:
     return found
 
 
-def tables(tmp_path: Path, lots: Sequence[Sequence[Packet]]) -> list[pa.Table]:
+def tables(tmp_path: Path, lots: Sequence[Sequence[Packet]]) -> list[list[Row]]:
     path = tmp_path / "lots.pcap"
     path.write_bytes(pcap([packet for lot in lots for packet in lot], nano=True, snap=SNAP))
     table = packets([path])
@@ -119,7 +120,7 @@ def test_closed_and_idle_conversations_leave_once(tmp_path: Path) -> None:
     )
     lots = Lots(Options())
     assert ports(lots.add(first)) == []
-    assert lots.carry.num_rows == 2
+    assert len(lots.carry) == 2
     assert ports(lots.add(second)) == [1000]
     assert not [line for line in lots.lines["exchanges"] if '"timeout"' in line]
     (idle,) = lots.add(third)
@@ -172,17 +173,16 @@ def test_rows_that_need_no_look_pass_unread(tmp_path: Path) -> None:
     lots = Lots(Options())
     lots.add(lot)
     ((due_ns, _),) = lots.carried
-    (row,) = lots.carry.to_pylist()
+    ((flow_id, _),) = lots.carry
     assert due_ns == START_NS + 4 + 3600 * SECOND
-    assert row["merge_ns"] < START_NS
-    assert row["flow_id"] == lot.column("flow_id")[0].as_py()
+    assert flow_id == lot[0][0]
     spoilt = flows.DUE.pack(due_ns) + b"spoilt"
-    given = rows.batch_of([(row["flow_id"], row["merge_ns"], 0, 0, spoilt)])
-    before = list(flows.dissect(iter([given]), Options(), flows.CaptureFacts(due_ns - 1)))
+    given = carried_rows([(flow_id, spoilt)])
+    before = list(flows.dissect(given, Options(), flows.CaptureFacts(due_ns - 1)))
     assert [data for results in before for *_, data in results.carry] == [spoilt]
     for until in (due_ns, None):
         with pytest.raises(ForeignState):
-            list(flows.dissect(iter([given]), Options(), flows.CaptureFacts(until)))
+            list(flows.dissect(given, Options(), flows.CaptureFacts(until)))
 
 
 def test_two_states_of_the_same_conversations(tmp_path: Path) -> None:
@@ -190,10 +190,10 @@ def test_two_states_of_the_same_conversations(tmp_path: Path) -> None:
     lots = Lots(Options())
     lots.add(lot)
     ((due_ns, _),) = lots.carried
-    twice = pa.concat_batches([lots.carry, lots.carry])
+    twice = carried_rows([*lots.carry, *lots.carry])
     for until in (due_ns - 1, None):
         with pytest.raises(ForeignState, match="two of the conversations"):
-            list(flows.dissect(iter([twice]), Options(), flows.CaptureFacts(until)))
+            list(flows.dissect(twice, Options(), flows.CaptureFacts(until)))
 
 
 def test_conversations_that_are_looked_at_again_after_the_end_of_times(tmp_path: Path) -> None:

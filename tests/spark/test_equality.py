@@ -10,6 +10,7 @@ import pytest
 from streamdump.capture.files import open_capture
 from streamdump.inspector import Inspector
 from streamdump.model import Options
+from streamdump.spark import flows
 from streamdump.spark.flows import CaptureFacts
 from streamdump.spark.tasks import TaskInput, dissected
 from tests.spark.captures import SNAP, fragments, generated, records, rotated, troubled
@@ -48,9 +49,10 @@ def test_merged_golden_captures(family: str) -> None:
     assert found == plain(files)
 
 
-@pytest.mark.parametrize(("split", "batch"), [(10_000, 100), (50_000, 1), (1 << 30, 10_000)])
-def test_any_splits_and_batches(capture: Path, split: int, batch: int) -> None:
-    _, found = without_spark([capture], split, batch=batch)
+@pytest.mark.parametrize(("split", "block"), [(10_000, 100), (50_000, 1), (1 << 30, 10_000)])
+def test_any_splits_and_blocks(capture: Path, split: int, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flows, "BLOCK", block)
+    _, found = without_spark([capture], split)
     assert found == plain([capture])
     assert len(found["messages"]) > 3000
 
@@ -67,7 +69,7 @@ def test_packets_out_of_order_repeated_and_lost(capture: Path, tmp_path: Path) -
     packets = troubled(records(capture), dice, 100)
     path = tmp_path / "error.pcap"
     path.write_bytes(pcap(packets, nano=True, snap=SNAP))
-    _, found = without_spark([path], 20_000, batch=333)
+    _, found = without_spark([path], 20_000)
     assert found == plain([path])
     assert found["gaps"]
 
@@ -97,7 +99,7 @@ def test_packets_without_times(capture: Path, tmp_path: Path) -> None:
     mixed = tmp_path / "mixed.pcapng"
     mixed.write_bytes(b"".join([section(), interface(resolution=9), *blocks]))
     untimed = GOLDEN.parent / "samples" / "reports" / "spb_no_times.pcapng"
-    _, found = without_spark([mixed, untimed], 20_000, batch=333)
+    _, found = without_spark([mixed, untimed], 20_000)
     assert found == plain([mixed, untimed])
     assert any('"latency_ns":null' in one and '"outcome":"answered"' in one for one in found["messages"])
 
@@ -118,7 +120,7 @@ def test_packets_that_a_cooked_capture_has_twice(capture: Path, tmp_path: Path) 
     files = [tmp_path / "a.pcap", tmp_path / "b.pcapng"]
     files[0].write_bytes(pcap(packets[::3], link=113, nano=True, snap=SNAP))
     files[1].write_bytes(pcapng([one for at, one in enumerate(packets) if at % 3], link=113))
-    plan, found = without_spark(files, 30_000, batch=97)
+    plan, found = without_spark(files, 30_000)
     assert len(plan.splits) == 2, "a range each"
     assert found == plain(files)
     inspector = Inspector([open_capture(file) for file in files])

@@ -77,7 +77,7 @@ def test_a_conversation_that_failed_is_carried_on(path: Path, room: Callable[...
     room(monkeypatch)
     expected = at_once([path])
     assert '"internal_error":"Planted, packet ' in "".join(expected["conversations"])
-    count = packets([path]).num_rows
+    count = len(packets([path]))
     assert in_lots([path], []) == expected
     assert in_lots([path], list(range(10, count, 10))) == expected
 
@@ -99,8 +99,8 @@ def test_each_failure_is_told_once_whatever_the_lots_are(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(flows, "dissect", watched)
     some, lots = packets(OTHERS), Lots()
-    for begin in range(0, some.num_rows, 100):
-        lots.add(some[begin : begin + 100], begin + 100 >= some.num_rows)
+    for begin in range(0, len(some), 100):
+        lots.add(some[begin : begin + 100], begin + 100 >= len(some))
     assert sorted((one.what, one.file, one.number) for one in found) == expected
 
 

@@ -125,11 +125,11 @@ def test_a_small_micro_batch_is_one_task_and_so_is_one_without_packets(
         os.utime(path, (0, 0))
     assert work.step() is not None
     assert work.state.carry
-    assert (cluster.tasks, cluster.sent_blocks) == (1, 0)
+    assert (cluster.tasks, cluster.sent_bytes) == (1, 0)
     batch = work.step(end=True)
     assert batch is not None
     assert (batch.files, batch.packets, batch.rows["conversations"]) == (0, 0, 5)
-    assert (cluster.tasks, cluster.sent_blocks) == (2, 0)
+    assert (cluster.tasks, cluster.sent_bytes) == (2, 0)
     same(tmp_path / "out", files)
 
 

@@ -131,6 +131,6 @@ def test_processes_are_carried_to_later_packets(tmp_path: Path) -> None:
     for given in (path, *GIVEN):
         lots = Lots()
         every = packets([given])
-        for begin in range(0, every.num_rows, 9):
-            lots.add(every[begin : begin + 9], begin + 9 >= every.num_rows)
+        for begin in range(0, len(every), 9):
+            lots.add(every[begin : begin + 9], begin + 9 >= len(every))
         assert shown(lots.conversations) == plainly([given])

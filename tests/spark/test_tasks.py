@@ -5,26 +5,24 @@ from __future__ import annotations
 import gzip
 import random
 import tempfile
+import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import pyarrow as pa
 import pytest
 
 from streamdump.capture.files import open_capture
 from streamdump.inspector import Inspector
-from streamdump.spark import blocks, pipeline, splits, tasks
-from streamdump.spark.blocks import Runs, Sorter
-from streamdump.spark.flows import SORTED_BY
+from streamdump.spark import ordered, pipeline, splits, tasks
+from streamdump.spark.ordered import Ordered, Row
 from streamdump.spark.pipeline import Watch
-from streamdump.spark.rows import SCHEMA, batch_of
 from streamdump.spark.splits import plan
 from streamdump.spark.storage import folder
 from streamdump.spark.tasks import sources
 from tests.spark.captures import SNAP, fragments, generated, records, rotated
-from tests.spark.comparing import ordered, plain, same, tables_of
+from tests.spark.comparing import plain, same, tables_of
 from tests.spark.here import Here, go
 from tests.spark.test_delta import apart
 from tests.support.frames import Packet, ip4, pcap, sll
@@ -63,7 +61,7 @@ def test_a_small_capture_is_one_task(packets: list[Packet], tmp_path: Path) -> N
     files = written(tmp_path / "files", by_client(packets))
     cluster = Here()
     go(files, tmp_path / "out", cluster)
-    assert (cluster.tasks, cluster.sent_blocks) == (1, 0)
+    assert (cluster.tasks, cluster.sent_bytes) == (1, 0)
     same(tmp_path / "out", plain(files))
 
 
@@ -71,7 +69,7 @@ def test_conversations_that_lie_within_one_task_are_not_sent(packets: list[Packe
     files = written(tmp_path / "files", by_client(packets))
     cluster = Here()
     go(files, tmp_path / "out", cluster, split=whole(files))
-    assert cluster.sent_blocks == 0
+    assert cluster.sent_bytes == 0
     assert cluster.tasks >= len(files) // 2
     same(tmp_path / "out", plain(files))
 
@@ -92,7 +90,7 @@ def test_only_those_that_several_tasks_read_are_sent(
     go(files, tmp_path / "out", cluster, split=whole(files), parts=parts)
     size = sum(len(one.data) for one in both)
     # Reading two files twice costs less than sending what is in them
-    assert (0 < cluster.sent_blocks < 4 * size + 100_000) == (parts is not None or most == 1)
+    assert (0 < cluster.sent_bytes < 4 * size + 100_000) == (parts is not None or most == 1)
     same(tmp_path / "out", plain(files))
 
 
@@ -105,7 +103,7 @@ def test_of_very_many_conversations_one_is_open_at_a_time(
     files = written(tmp_path / "files", [packets])
     cluster = Here()
     go(files, tmp_path / "out", cluster, split=1 << (18 if parts is None else 16), parts=parts)
-    assert (cluster.sent_blocks > 0) == (parts is not None)
+    assert (cluster.sent_bytes > 0) == (parts is not None)
     same(tmp_path / "out", plain(files))
 
 
@@ -234,7 +232,7 @@ def test_all_golden_captures_at_once(tmp_path: Path) -> None:
     files = sorted(GOLDEN.glob("*/*.pcap*"))
     cluster = Here()
     run = go(files, tmp_path / "out", cluster, split=20_000)
-    assert cluster.sent_blocks
+    assert cluster.sent_bytes
     assert run.rows["files"] == len(files)
     same(tmp_path / "out", plain(files))
     inspector = Inspector([open_capture(path) for path in files])
@@ -298,7 +296,7 @@ def test_all_columns_are_the_same_however_they_were_made(
             folder(name).write(path.read_bytes())
     cluster = Here()
     go(files, out, cluster, form=form, **more)
-    assert cluster.sent_blocks
+    assert cluster.sent_bytes
     found = comparable(tables_of(out, form), files)
     if how == "packed":
         # Nobody knows how many packed bytes were lost.
@@ -316,89 +314,43 @@ def test_each_capture_kept_separate_says_what_it_says_alone(some: list[Path], tm
     same(tmp_path / "out", apart([one / "c" for one in folders]))
 
 
-def rows(count: int, dice: random.Random, size: int) -> pa.RecordBatch:
+def rows(count: int, dice: random.Random, size: int) -> list[Row]:
     """Some rows in no order."""
-    numbers = {name: [dice.randrange(most) for _ in range(count)] for name, most in COLUMNS.items()}
-    data = [dice.randbytes(dice.randrange(size)) for _ in range(count)]
-    return batch_of(list(zip(*numbers.values(), data, strict=True)))
-
-
-COLUMNS = {"flow_id": 5, "merge_ns": 4, "file": 3, "number": 6}
+    return [(*(dice.randrange(-most, most) for most in (5, 4, 3, 6)), dice.randbytes(dice.randrange(size))) for _ in range(count)]
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_merged_blocks_are_in_order(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_rows_are_put_in_order(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     dice = random.Random(seed)
-    size = dice.choice([1, 50, 2000])
-    chosen = {"ROUND": (1, 5000, 1 << 20), "MERGED": (1, 7, 1000), "SAMPLED": (1, 4), "RANGE": (8, 1 << 16)}
-    for name, values in chosen.items():
-        monkeypatch.setattr(blocks, name, dice.choice(values))
-    order = SORTED_BY
-    given = [rows(dice.choice([0, 1, 7, 200]), dice, size) for _ in range(dice.choice([1, 2, 9]))]
-    runs = [Runs(order), Runs(order)]
-    for several in (given[at : at + 2] for at in range(0, len(given), 2)):
-        sorter = Sorter(order, lambda batch: batch.column("flow_id").to_numpy() % 2)
-        for batch in several:
-            for part, block in sorter.add(batch):
-                runs[part].add(block)
-        for part, block in sorter.close():
-            runs[part].add(block)
-    together = pa.Table.from_batches(given, SCHEMA)
-    expected = ordered(together, SORTED_BY).to_pylist()
-    for part in range(2):
-        merged = list(runs[part].merged())
-        assert all(batch.num_rows for batch in merged)
-        found = [row for batch in merged for row in batch.to_pylist()]
-        wanted = [row for row in expected if row["flow_id"] % 2 == part]
-        assert [[row[name] for name in SORTED_BY] for row in found] == [[row[name] for name in SORTED_BY] for row in wanted]
-        assert sorted(map(repr, found)) == sorted(map(repr, wanted))
+    for name, values in {"ROUND": (1, 5000, 1 << 20), "RUNS": (2, 3, 100)}.items():
+        monkeypatch.setattr(ordered, name, dice.choice(values))
+    given = rows(dice.choice([0, 1, 7, 500]), dice, dice.choice([1, 50, 2000]))
+    assert list(Ordered(given)) == sorted(given)
 
 
-def test_a_connection_that_is_larger_than_memory_is_read_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("ROUND", 100_000), ("MERGED", 12), ("RANGE", 200), ("SAMPLED", 10)):
-        monkeypatch.setattr(blocks, name, value)
-    keys, sizes = blocks._keys, []
-
-    def measured(*arguments: Any) -> Any:
-        found = keys(*arguments)
-        sizes.append(len(found[0]))
-        return found
-
-    monkeypatch.setattr(blocks, "_keys", measured)
-    runs = Runs(SORTED_BY)
-    sorter = Sorter(SORTED_BY)
-    count = 0
-    for at in range(100):
-        for _, block in sorter.add(batch_of([(0, one, 0, one, bytes(1000)) for one in range(at * 50, at * 50 + 50)])):
-            runs.add(block)
-    for _, block in sorter.close():
-        runs.add(block)
-    sizes.clear()
-    for batch in runs.merged():
-        assert batch.column("number")[0].as_py() == count
-        count += batch.num_rows
-        assert batch.num_rows <= 12
-    assert count == 5000
-    # One of ten rows, then 200 at a time, and what lies between two of the ten
-    assert sizes[0] < 600
-    assert max(sizes[1:]) < 250
+def test_of_many_rows_few_are_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ordered, "ROUND", 100_000)
+    monkeypatch.setattr(ordered, "RUNS", 100)
+    tracemalloc.start()
+    found = iter(Ordered((0, one, 0, one, bytes(1000)) for one in reversed(range(20_000))))
+    assert all(row[1] == at for at, row in enumerate(found))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 1_000_000
 
 
 @pytest.mark.parametrize("there", [True, False])
 def test_rows_wait_where_spark_keeps_them_if_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool) -> None:
     places: list[Any] = []
     made = tempfile.TemporaryFile
+    monkeypatch.setattr(ordered, "ROUND", 1)
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda *, dir: places.append(dir) or made(dir=dir))
     place = tmp_path / "spark"
     monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{place},{tmp_path}")
     if there:
         place.mkdir()
-    runs = Runs(SORTED_BY)
-    assert not places
-    runs.add_rows(batch_of([(0, 0, 0, 1, b"")]))
-    assert sum(batch.num_rows for batch in runs.merged()) == 1
+    assert list(Ordered([(0, 0, 0, 1, b"")])) == [(0, 0, 0, 1, b"")]
     assert places == [str(place if there else tmp_path)]
-    assert not list(Runs(SORTED_BY).merged())
 
 
 def test_rotated_captures_of_all_kinds(packets: list[Packet], tmp_path: Path) -> None:
