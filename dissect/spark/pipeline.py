@@ -11,12 +11,12 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from ..diagnose.network import NetworkEvidence
-from ..errors import UsageError
+from ..errors import Report, UsageError
 from ..model import ConversationRow, Options
 from . import PARTS, latencies, storage, tasks
 from .already_read import Captures
@@ -270,10 +270,9 @@ class Pipeline:
             parts = len(made) + count
             state.carry = [f"{state.place}/files/{CARRIED}/{one.name}" for receipt in done for one in receipt.files.get(CARRIED, ())]
         most = 1 if state.related or not last else 1 << 30
-        gathered = self.gather(target, parts, state.points, done, state.related, most)
-        done += gathered.receipts
+        done += self.gather(target, parts, state.points, done, state.related, most)
         if not last:
-            state.related = [*state.related, *gathered.related][-RELATED_KEPT:]
+            state.related = [*state.related, *_every(done, "related")][-RELATED_KEPT:]
         # A table that nobody has written anything to gets a file without rows, which names its columns
         self.last_part(target, state.points, done, found.errors, inputs, complete=state.batch == 1 and given.form != "delta")
         rows = {table: sum(one.rows.get(table, 0) for one in done) for table in tables_with(given.fields)}
@@ -284,9 +283,9 @@ class Pipeline:
         self.state = state
         self.running = ""
         suspected = earliest(receipt.suspected for receipt in done)
-        slowest = latencies.slowest(one for receipt in done for one in receipt.slowest)
-        bugs = texts_of(done, paths)
-        return Batch(state.batch, len(inputs), packets, rows, found.errors, bugs, suspected, gathered.counts, slowest)
+        slowest = latencies.slowest(_every(done, "slowest"))
+        bugs = texts_of(_every(done, "reports"), paths)
+        return Batch(state.batch, len(inputs), packets, rows, found.errors, bugs, suspected, _every(done, "counts"), slowest)
 
     def _networks(self, state: State) -> Iterable[tuple[int, int]]:
         """All files with their networks, where captures are kept separate."""
@@ -336,23 +335,21 @@ class Pipeline:
 
     def gather(
         self, target: Target, first: int, points: PointOf, done: list[Receipt], before: Sequence[ConversationRow], most: int
-    ) -> Gathered:
-        """Write the results of several parts, as parts from `first` on; what they result in, without the overviews. Conversations are also
-        related to those `before`. `most`: the maximum of tasks."""
+    ) -> list[Receipt]:
+        """Write what several parts show together, as parts from `first` on. Conversations are also related to those `before`. `most`: the
+        maximum of tasks."""
         left = [(target.kept.at("files", FRAMES, one.name).name, one.size) for receipt in done for one in receipt.files.get(FRAMES, ())]
         count = min(sum(size for _, size in left) // BUCKET + 1, most)
         names = [name for name, _ in left]
-        ports = {port for receipt in done for port in receipt.ports}
+        ports = set(_every(done, "ports"))
         if count == 1:
             made = [gathered(target, points, first, ports, 0, chain.from_iterable(map(block_of, names)), before)]
         else:
             second = partial(gathered, target, points, first, ports)
             made = self.cluster.sent(partial(by_server, count), names, count, second, self._watch("gathering", 0))
         with PartWriter(target, first + count, points) as writer:
-            overviews = (one for some in made for one in some.overviews)
-            writer.put("findings", findings_of(self.network, overviews, writer.receipt.reports))
-        receipts = [writer.receipt, *(receipt for some in made for receipt in some.receipts)]
-        return Gathered(receipts, [row for some in made for row in some.related], [one for some in made for one in some.counts], [])
+            writer.put("findings", findings_of(self.network, _every(made, "overviews"), writer.receipt.reports))
+        return [writer.receipt, *made]
 
     def last_part(
         self, target: Target, points: PointOf, done: list[Receipt], errors: Sequence[FileError], files: Sequence[Input], *, complete: bool
@@ -370,16 +367,9 @@ class Pipeline:
         done.append(last.receipt)
 
 
-class Gathered(NamedTuple):
-    """The results of several parts, for the driver."""
-
-    receipts: list[Receipt]
-    related: list[ConversationRow]
-    """The conversations that were related, where they were in the driver."""
-    counts: list[Any]
-    """Counts of exchanges by `latencies.COMMANDS`."""
-    overviews: list[Any]
-    """What rules go by that look at several conversations, of each task."""
+def _every(done: Iterable[Receipt], name: str) -> list[Any]:
+    """All that several parts have of one kind."""
+    return [one for receipt in done for one in getattr(receipt, name)]
 
 
 def gathered(
@@ -390,21 +380,23 @@ def gathered(
     bucket: int,
     blocks: Iterable[bytes],
     before: Sequence[ConversationRow] | None = None,
-) -> Gathered:
+) -> Receipt:
     """Write the rows that frames result in. `ports`: of servers of our protocols; `before`: conversations that they are related to as well,
     None: in a task, which returns no conversations."""
     found = Together(blocks)
-    counts: list[Any] = []
     with PartWriter(target, first + bucket, points) as writer:
-        writer.receipt.reports += found.relate(before or ())
+        receipt = writer.receipt
+        receipt.reports += found.relate(before or ())
+        receipt.related = found.related if before is not None else []
         writer.put("conversations", found.related, found.files)
         writer.put("findings", found.findings(ports), found.files)
-        writer.receipt.reports += found.reports
+        receipt.reports += found.diagnoser.reports
+        receipt.overviews = found.overviews
         if found.counts:
             every = latencies.added(found.counts)
             writer.write("latency", latencies.rows(every))
-            counts = [latencies.added([every], latencies.COMMANDS)]
-    return Gathered([writer.receipt], found.related if before is not None else [], counts, found.overviews)
+            receipt.counts = [latencies.added([every], latencies.COMMANDS)]
+    return receipt
 
 
 def _together(work: Work, first: int, part: int, blocks: Any) -> Receipt:
@@ -566,9 +558,8 @@ class PipelineRun(Pipeline):
         ]
 
 
-def texts_of(done: Iterable[Receipt], paths: Mapping[int, str]) -> list[str]:
+def texts_of(reports: Iterable[Report], paths: Mapping[int, str]) -> list[str]:
     """A line for each bug of streamdump that parts reported, in the order of the captures."""
-    reports = [report for receipt in done for report in receipt.reports]
     ordered = sorted(reports, key=lambda one: (one.file or 0, one.number or 0, one.what))
     return [one.text(None if one.file is None else paths.get(one.file)) for one in ordered]
 

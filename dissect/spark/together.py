@@ -25,7 +25,7 @@ from ..model import ConversationRow
 from ..session import Linked
 from ..tls.facts import TlsFacts
 from . import storage
-from .ordered import Ordered, framed, frames
+from .ordered import Ordered, Row, framed, frames
 
 _CLOSED = msgspec.msgpack.Decoder(Closed)
 
@@ -39,18 +39,8 @@ RELATED, COUNTS, OVERVIEW, STEP = range(4)
 """What a frame holds; counts are of exchanges (`latencies`), as an Arrow stream."""
 
 
-class Frames:
-    """What a part leaves, written to a file."""
-
-    def __init__(self, out: Any) -> None:
-        self.out = out
-
-    def leave(self, server: str | None, kind: int, value: Any) -> None:
-        """Leave a frame for those of this server; counts of exchanges are of all servers."""
-        self.out.write(framed((server or "", kind, _stream(value) if kind == COUNTS else value)))
-
-
-def _stream(counts: Any) -> bytes:
+def packed(counts: Any) -> bytes:
+    """Counts of exchanges as they are in a frame."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, counts.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as out:
         out.write_table(counts)
@@ -83,7 +73,7 @@ def _placed(count: int, server: str, kind: int, value: Any) -> Iterator[tuple[in
     counts = pa.ipc.open_stream(value).read_all()
     buckets = np.array([crc32(one.encode()) % count for one in counts.column("server").to_pylist()])
     for bucket in np.unique(buckets).tolist():
-        yield bucket, framed(("", COUNTS, _stream(counts.filter(pa.array(buckets == bucket)))))
+        yield bucket, framed(("", COUNTS, packed(counts.filter(pa.array(buckets == bucket)))))
 
 
 class Together:
@@ -97,9 +87,8 @@ class Together:
         """Counts of exchanges of each task."""
         self.overviews: list[Any] = []
         """What rules go by that look at several conversations, of each task."""
-        self.reports: list[Report] = []
-        """Reports of bugs of ours."""
-        self._steps = Steps()
+        self.diagnoser = Diagnoser()
+        self._steps = Ordered()
         for block in blocks:
             for _, kind, value in frames(io.BytesIO(block)):
                 if kind == RELATED:
@@ -109,7 +98,7 @@ class Together:
                 elif kind == COUNTS:
                     self.counts.append(pa.ipc.open_stream(value).read_all())
                 elif kind == STEP:
-                    self._steps.add(*value)
+                    self._steps.add(tuple(value))
                 else:
                     self.overviews.append(value)
         self.related.sort(key=lambda row: (row.time_ns, row.conversation))
@@ -120,11 +109,21 @@ class Together:
 
     def findings(self, ports: set[int]) -> list[Linked]:
         """The findings in the state that servers keep across connections, which adds to the overviews."""
-        found = self._steps.findings(ports)
-        self.files |= self._steps.files
-        self.overviews.append(self._steps.diagnoser.overview.seen())
-        self.reports = self._steps.diagnoser.reports
-        return found
+        found = self.diagnoser.replay(self._ordered(), ports)
+        self.overviews.append(self.diagnoser.overview.seen())
+        return [(one, None, None, None) for one in found]
+
+    def _ordered(self) -> Iterator[Step]:
+        for *_, data in self._steps:
+            file, step = msgspec.msgpack.decode(data)
+            self.files[step[1]] = file
+            found = Step(*step)
+            yield found._replace(step=_closed(found.step)) if found.rule in (CLOSES, UNUSED) else found
+
+
+def step_row(place: tuple[int, int, int, int], file: int, step: Step) -> Row:
+    """A step of what servers keep across connections, in the row by which it is put in the order of its time; see `TaskResults.steps`."""
+    return *place, msgspec.msgpack.encode((file, step))
 
 
 def findings_of(network: NetworkEvidence, overviews: Iterable[Any], reports: list[Report]) -> list[Linked]:
@@ -136,31 +135,6 @@ def findings_of(network: NetworkEvidence, overviews: Iterable[Any], reports: lis
     found = diagnoser.finish()
     reports += diagnoser.reports
     return [(one, None, None, None) for one in found]
-
-
-class Steps:
-    """Steps of what servers keep across connections, to be put in the order of their times, however many there are."""
-
-    def __init__(self) -> None:
-        self.files: dict[int, int] = {}
-        """The file of the first packet of each conversation that has findings."""
-        self.diagnoser = Diagnoser()
-        self._rows = Ordered()
-
-    def add(self, place: tuple[int, int, int, int], file: int, step: Sequence[Any]) -> None:
-        """Add a step."""
-        self._rows.add((*place, msgspec.msgpack.encode((file, step))))
-
-    def findings(self, ports: set[int]) -> list[Linked]:
-        """What they show."""
-        return [(one, None, None, None) for one in self.diagnoser.replay(self._ordered(), ports)]
-
-    def _ordered(self) -> Iterator[Step]:
-        for *_, data in self._rows:
-            file, step = msgspec.msgpack.decode(data)
-            self.files[step[1]] = file
-            found = Step(*step)
-            yield found._replace(step=_closed(found.step)) if found.rule in (CLOSES, UNUSED) else found
 
 
 def _closed(data: bytes) -> Closed:

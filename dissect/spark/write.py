@@ -26,10 +26,10 @@ from ..filter import compile_filter
 from ..model import ConversationRow, Exchange, Message
 from . import latencies, storage, together
 from .flows import PointOf, TaskResults, earliest
+from .ordered import framed
 from .rows import STATES
 from .storage import Folder
 from .tables import DATE, KINDS, TABLES, TYPED, PendingRows, schema, tables_with
-from .together import Frames
 
 FRAMES, CARRIED = "frames", "carry"
 """The files with what is put together of several parts, and with what has to be given with later packets."""
@@ -45,8 +45,8 @@ FORMATS = ("parquet", "delta")
 JSON = ("fields", "facts")
 """Columns of JSON text."""
 
-GROUP = 2_000
-"""Rows that a task keeps before it makes columns of them."""
+GROUP = 3_000
+"""Rows of all tables that a task keeps before it makes columns of them."""
 
 GROUP_BYTES = 4 << 20
 """Bytes of the frames of these records, and what they were unpacked to, at most about; their values need a multiple."""
@@ -106,10 +106,16 @@ class Receipt(msgspec.Struct):
     """Reports of bugs of streamdump."""
     suspected: ConversationRow | None = None
     """The first conversation that was read as it was asked for, but holds a login of another protocol."""
-    ports: list[int] = []
+    ports: set[int] = set()
     """Of servers that speak a protocol of ours."""
     slowest: list[dict[str, Any]] = []
     """The slowest exchanges, the slowest first."""
+    related: list[ConversationRow] = []
+    """Conversations that were related to others, and that later ones may be related to."""
+    counts: list[Any] = []
+    """Counts of exchanges by `latencies.COMMANDS`."""
+    overviews: list[Any] = []
+    """What rules go by that look at several conversations, of each task."""
 
 
 class PartWriter:
@@ -125,8 +131,8 @@ class PartWriter:
         """Closes all that is open, the last first."""
         self._waiting = {table: PendingRows(table, target.fields, points) for table in tables_with(target.fields)}
         self._waiting[EVERY] = PendingRows("exchanges", target.fields, points)
-        self._bytes = 0
-        """Bytes of the frames of rows that wait, and what was unpacked for them."""
+        self._rows = self._bytes = 0
+        """Rows that wait, and bytes of their frames and of what was unpacked for them."""
         self._filter = compile_filter(target.where) if target.where is not None else None
         if self._filter is not None and target.first_ns is not None:
             self._filter.begin(target.first_ns)
@@ -161,12 +167,12 @@ class PartWriter:
         self.put("conversations", [row for row in results.conversations if not is_related(row.protocol)], results.files)
         for row in results.conversations:
             if is_related(row.protocol):
-                self.frames.leave(row.server, together.RELATED, (row, results.files[row.conversation]))
+                self._leave(row.server, together.RELATED, (row, results.files[row.conversation]))
         if results.overview is not None:
-            self.frames.leave(None, together.OVERVIEW, results.overview)
-        self.receipt.ports = sorted({*self.receipt.ports, *results.ports})
+            self._leave(None, together.OVERVIEW, results.overview)
+        self.receipt.ports |= results.ports
         for place, file, step in results.steps:
-            self.frames.leave(step.server, together.STEP, (place, file, step))
+            self._leave(step.server, together.STEP, together.step_row(place, file, step))
         if results.carry:
             columns = map(pa.array, zip(*results.carry, strict=True), STATES.types)
             self._carried.write_batch(pa.RecordBatch.from_arrays(list(columns), schema=STATES))
@@ -178,31 +184,29 @@ class PartWriter:
 
     def put(self, table: str, rows: Sequence[Any], files: Mapping[int, int] | None = None) -> None:
         """Add rows of one table; `files`: of conversations the file of the first packet."""
-        waiting = self._waiting[table]
-        waiting.add(rows, files)
-        if len(waiting.rows) >= GROUP:
-            self._write(table, waiting)
+        self._waiting[table].add(rows, files)
+        self._rows += len(rows)
+        if self._rows >= GROUP:
+            self._flush()
 
     def _flush(self) -> None:
         """Write all that waits."""
-        self._bytes = 0
+        self._rows = self._bytes = 0
         for table, waiting in self._waiting.items():
-            if waiting.rows:
-                self._write(table, waiting)
-
-    def _write(self, table: str, waiting: PendingRows) -> None:
-        rows = waiting.batch(self.receipt.reports)
-        if table == self._counted:
-            self._exchanges.append(rows.select(latencies.NEEDED))
-            if len(self._exchanges) >= COUNTED:
-                self._count()
-        if table != EVERY:
-            self.write(table, rows)
+            if not waiting.rows:
+                continue
+            rows = waiting.batch(self.receipt.reports)
+            if table == self._counted:
+                self._exchanges.append(rows.select(latencies.NEEDED))
+            if table != EVERY:
+                self.write(table, rows)
+        if len(self._exchanges) >= COUNTED:
+            self._count()
 
     def _count(self) -> None:
         exchanges = pa.concat_tables(self._exchanges)
         self._exchanges.clear()
-        self.frames.leave(None, together.COUNTS, latencies.counted(exchanges))
+        self._leave(None, together.COUNTS, together.packed(latencies.counted(exchanges)))
         self.receipt.slowest = latencies.slowest([*self.receipt.slowest, *latencies.slowest_of(exchanges)])
 
     def write(self, table: str, rows: Any) -> None:
@@ -244,10 +248,13 @@ class PartWriter:
             files[key] = _Parquet(written, self._parquet(stream, columns, list(_repeating(columns))))
         return files[key]
 
+    def _leave(self, server: str | None, kind: int, value: Any) -> None:
+        """Leave a frame for the task that puts those of this server together; counts of exchanges are of all servers."""
+        self._left.write(framed((server or "", kind, value)))
+
     @cached_property
-    def frames(self) -> Frames:
-        """The frames for the tasks that put parts together."""
-        return Frames(self._beside(FRAMES, "frames"))
+    def _left(self) -> Any:
+        return self._beside(FRAMES, "frames")
 
     @cached_property
     def _carried(self) -> Any:
