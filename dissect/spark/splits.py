@@ -60,6 +60,9 @@ LARGEST = 262_144
 BLOCK_ROOM = 1024
 """What a record may be longer than its packet: headers and options."""
 
+LEAST = 32
+"""Bytes of a file in which no border is looked for."""
+
 ENHANCED_HEADER, SIMPLE_HEADER = 28, 12
 """Bytes of a block of pcapng before its packet."""
 
@@ -185,6 +188,8 @@ class PlannedFile(msgspec.Struct):
 
 Near = tuple[PlannedFile, int, int]
 """A file, a position that a border is looked for next to, and the index of the file."""
+
+Positions = NDArray[np.int64]
 
 
 class Plan(msgspec.Struct):
@@ -589,53 +594,46 @@ def examine(split: Split) -> Split:
 
 
 def border(near: Near) -> int | None:
-    """The first position from `near` on at which a record certainly begins, as far as the file is well formed; None if none is found."""
+    """The first position from about `near` on at which a record begins, as far as the file is well formed; None if none is found."""
     file, at, _ = near
-    data = storage.pieces(file.place, at, WINDOW + 32)
-    if len(data) < 32:
+    data = storage.pieces(file.place, at, WINDOW)
+    if len(data) <= LEAST:
         return None
-    follow = (_pcap_chain if file.magic[:4] in pcap.MAGICS else _pcapng_chain)(data, at, file)
-    waiting = {here for here in follow if here < file.snap + BLOCK_ROOM}
-    for here in sorted(follow):
-        if here in waiting:
-            if len(waiting) == 1:
-                return at + here
-            waiting.remove(here)
-            waiting.add(follow[here])
-    return None
+    begins, ends = (_records if file.magic[:4] in pcap.MAGICS else _blocks)(data, at, file)
+    room, left = len(data) - LEAST, (file.size or 0) - at
+    follow: dict[int, int] = {}
+    for here, there in zip(reversed(begins.tolist()), reversed(ends.tolist()), strict=True):
+        if there in follow or room < there <= left:
+            follow[here] = there
+    here = min(follow, default=-1)
+    # Chains that begin inside of a packet have become that of the file, or ended, where the packet does
+    while here in follow and here < min(file.snap + BLOCK_ROOM, len(data) // 2):
+        here = follow[here]
+    return at + here if here in follow else None
 
 
-def _pcap_chain(data: bytes, near: int, file: PlannedFile) -> dict[int, int]:
-    """Where the next record begins, for every position at which one may begin that leads to others up to the end of the window."""
+def _records(data: bytes, near: int, file: PlannedFile) -> tuple[Positions, Positions]:
+    """Where records of a pcap file may begin, and where these end."""
     order, unit = pcap.MAGICS[file.magic[:4]]
-    room = len(data) - 15
+    room = len(data) - pcap.RECORD
     seconds, fraction, captured = (_at_each_byte(data[at : at + room + 3], order) for at in (0, 4, 8))
     at = np.flatnonzero((seconds >= max(file.second - BEFORE_S, 0)) & (seconds <= file.second + AFTER_S))
     at = at[(fraction[at] < 1_000_000_000 // unit) & (captured[at] <= file.snap) & (captured[at] > 0)]
-    return _alive(at, at + captured[at] + 16, room, (file.size or 0) - near)
+    return at, at + captured[at] + pcap.RECORD
 
 
-def _pcapng_chain(data: bytes, near: int, file: PlannedFile) -> dict[int, int]:
+def _blocks(data: bytes, near: int, file: PlannedFile) -> tuple[Positions, Positions]:
+    """Where blocks of a pcapng file may begin, and where these end."""
     lengths = _at_each_byte(data, pcapng.BYTE_ORDERS[file.magic[8:12]])
-    room = len(data) - 7
-    at = np.arange(-near % 4, room, 4)
+    at = np.arange(-near % 4, len(data) - LEAST, 4)
     length = lengths[at + 4].astype(np.int64)
-    good = (length >= 12) & (length % 4 == 0) & (length <= WINDOW)
+    good = (length >= 12) & (length % 4 == 0) & (length <= LARGEST + BLOCK_ROOM)
     at, end = at[good], (at + length)[good]
     # A length is repeated at the end of its block, as far as that is in the window
     good = (end > len(data)) | (lengths[np.minimum(end, len(data)) - 4] == lengths[at + 4])
-    return _alive(at[good], end[good], room, (file.size or 0) - near)
+    return at[good], end[good]
 
 
 def _at_each_byte(data: bytes, order: str) -> NDArray[np.uint32]:
     """The numbers of four bytes that begin at each byte."""
     return np.ndarray((len(data) - 3,), order + "u4", data, 0, (1,))
-
-
-def _alive(at: Any, after: Any, room: int, left: int) -> dict[int, int]:
-    """Of these positions those whose chain does not break within the window, with their successors."""
-    follow: dict[int, int] = {}
-    for here, there in zip(reversed(at.tolist()), reversed(after.tolist()), strict=True):
-        if there in follow or room <= there <= left:
-            follow[here] = there
-    return follow

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 
 from streamdump.errors import UsageError
-from streamdump.spark import splits
 from streamdump.spark.rows import read
 from streamdump.spark.splits import Plan, expand, plan
 from tests.spark.captures import SNAP, generated, records
@@ -170,38 +169,6 @@ def test_what_comes_before_the_first_packet_is_not_read_again_where_it_is_longer
     path.write_bytes(b"".join([section(), interface(snap=SNAP, resolution=9), block(77, bytes(50_000)), *packets]))
     assert len(plan([str(path)], 40_000).splits) == 1
     assert len(plan([str(path)], 60_000).splits) > 3
-
-
-class Compared(int):
-    """A number that counts how often one was compared."""
-
-    count = 0
-
-    def __lt__(self, other: int) -> bool:
-        Compared.count += 1
-        return int(self) < int(other)
-
-    def __eq__(self, other: object) -> bool:
-        Compared.count += 1
-        return int(self) == other
-
-    __hash__ = int.__hash__
-
-
-def test_borders_cost_the_same_however_many_there_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "c.pcapng"
-    path.write_bytes(section() + interface() + block(77, b"") * 4000)
-
-    def cost(count: int) -> int:
-        # Chains side by side, so that what follows a record is far from it among all that may be one
-        chain = {Compared(at): Compared(at + 6 * count) for at in range(0, 24 * count, 12)}
-        monkeypatch.setattr(splits, "_pcapng_chain", lambda data, near, file: chain)
-        file = splits.PlannedFile(str(path), place=str(path), snap=12 * count - splits.BLOCK_ROOM)
-        Compared.count = 0
-        assert splits.border((file, 0, 0)) is None
-        return Compared.count
-
-    assert cost(2000) < 2.5 * cost(1000)
 
 
 def test_what_is_no_capture_is_told_and_the_others_are_read(capture: Path, tmp_path: Path) -> None:
