@@ -136,14 +136,13 @@ class Follow(Pipeline):
                 size,
                 one.first_ns,
                 old.file,
-                latest_ns=planned.latest_ns,
                 at_ns=time.time_ns(),
                 superseded=one.superseded,
             )
             files.append((one, old, taken))
         for split in plan.splits:
             _, old, taken = files[split.file]
-            taken.packets = split.number + split.packets
+            taken.packets, taken.latest_ns = split.number + split.packets, split.end_ns[0]
             split.file, split.after, split.latest_ns = taken.file, old.packets, max(split.latest_ns, old.latest_ns)
         plan.splits = [split for split in plan.splits if split.number + split.packets > split.after]
         for error in plan.errors:

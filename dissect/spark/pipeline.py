@@ -30,6 +30,7 @@ from .splits import (
     FileError,
     LastPacket,
     Plan,
+    PlannedFile,
     Split,
     cut,
     each,
@@ -305,9 +306,9 @@ class Pipeline:
         def spread(what: str, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
             return self.cluster.each(function, items, self._watch(what, size))
 
-        def unpacked(packed: Sequence[str]) -> list[tuple[str | None, int]]:
+        def unpacked(packed: Sequence[PlannedFile]) -> list[PlannedFile]:
             made = [(file, copies.at(f"{uuid.uuid4().hex}.capture").name) for file in packed]
-            large = sum(size for size, _ in stamps(packed).values()) * UNPACKED > LOCALLY
+            large = sum(file.size for file in packed) * UNPACKED > LOCALLY
             return spread("unpacking", unpack, made) if large else list(map(unpack, made))
 
         run = partial(spread, "looking") if size > LOCALLY else None

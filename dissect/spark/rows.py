@@ -11,7 +11,6 @@ from ..capture.ends import network_key
 from ..capture.link import LinkParser
 from ..capture.merge import merge
 from ..capture.packet_processes import PacketProcess
-from ..errors import CaptureError
 from ..inspector import BLOCK
 from ..model import Packet, Segment
 from ..tcp.assembler import SYN
@@ -96,13 +95,4 @@ class _Input:
 
     def batches(self, rows: int | None = None, size: int | None = None) -> Iterator[list[Packet]]:
         for split in self.splits:
-            yield from _packets(split, self.owners)
-
-
-def _packets(split: Split, owners: dict[int, PacketProcess]) -> Iterator[list[Packet]]:
-    """The packets of a range up to the damage that was found in it; see `batches`."""
-    try:
-        yield from batches(split, owners)
-    except CaptureError as error:
-        if split.error is None:
-            raise CaptureError(f"has changed since it was first looked at: {error.reason}", split.path, error.offset) from error
+            yield from batches(split, self.owners)

@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import glob
 import hashlib
-import io
 import itertools
 import os
-import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -50,21 +48,18 @@ TARGET = 64 << 20
 HEAD = 4096
 """First bytes by which a file is recognised."""
 
+BEGIN = 28
+"""First bytes that show format and byte order, and of a pcap file the second of the first packet."""
+
 FIRST = 16 << 20
 """First bytes in which the first packet has to be, for a file to be cut: every range is read after what comes before that."""
 
 WINDOW = 1 << 20
-LARGEST = 262_144
+LARGEST = 264_000
 """How far borders are searched, and the largest record that they may lie in; larger ones only make ranges longer."""
-
-BLOCK_ROOM = 1024
-"""What a record may be longer than its packet: headers and options."""
 
 LEAST = 32
 """Bytes of a file in which no border is looked for."""
-
-ENHANCED_HEADER, SIMPLE_HEADER = 28, 12
-"""Bytes of a block of pcapng before its packet."""
 
 APART = {
     pcapng.SECTION: "the file has several sections",
@@ -120,7 +115,7 @@ CODES = {
 
 
 class Split(msgspec.Struct, kw_only=True):
-    """A byte range of a capture, or a packed one (`stop` None), and what is in it.
+    """A byte range of a capture, or all of a packed one, and what is in it.
 
     A reader sees the first `head` bytes of the file before it: the file's header, or what describes the section and its interfaces.
     """
@@ -128,7 +123,7 @@ class Split(msgspec.Struct, kw_only=True):
     file: int
     path: str
     start: int = 0
-    stop: int | None = None
+    stop: int
     head: int = 0
     network: int = 0
     """Number of the network that its conversations are kept apart in."""
@@ -167,21 +162,15 @@ class PlannedFile(msgspec.Struct):
     path: str
     head: str = ""
     """Digest of its first bytes, unpacked; empty where it is no capture."""
-    size: int | None = None
-    """Its bytes, those of its copy where there is one; None where they are not known."""
-    latest_ns: int = NEVER
-    """The latest time of its packets."""
+    size: int = 0
+    """Its bytes, those of its copy where there is one; of a packed one that is damaged, unpacked up to there."""
     place: str = ""
     """Where its bytes are: itself, or a copy."""
     packed: bool = False
-    magic: bytes = b""
-    """The bytes that show format and byte order."""
+    begin: bytes = b""
+    """Its first bytes, as `BEGIN`."""
     first: int = 0
     """Where its first packet begins; 0 where it is not to be cut."""
-    snap: int = LARGEST
-    """How large its packets may be."""
-    second: int = 0
-    """When its first packet was captured."""
     error: CaptureError | None = None
     """Why it is not a capture."""
 
@@ -198,6 +187,7 @@ class Plan(msgspec.Struct):
     files: dict[int, PlannedFile]
     """By index."""
     splits: list[Split]
+    """The ranges that have packets."""
     errors: list[FileError]
     secrets: list[str] = msgspec.field(default_factory=list)
     """Files that hold keys of TLS."""
@@ -218,10 +208,6 @@ class Plan(msgspec.Struct):
     @property
     def bytes(self) -> int:
         return sum(split.size for split in self.splits)
-
-
-Spread = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
-"""Returns the results of a function for some arguments, perhaps computed elsewhere."""
 
 
 def expand(sources: Sequence[str], others: list[str] | None = None) -> list[str]:
@@ -294,37 +280,26 @@ def each(function: Callable[[Any], Any], names: Sequence[Any], name: Callable[[A
         return iter(list(pool.map(function, names)))
 
 
-Unpacked = Callable[[Sequence[str]], Sequence[tuple[str | None, int]]]
-"""Calls `unpack` for captures."""
-
-
 def plan(
     files: Sequence[str],
     target: int = TARGET,
-    run: Spread | None = None,
-    unpacked: Unpacked | None = None,
+    run: Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]] | None = None,
+    unpacked: Callable[[Sequence[PlannedFile]], Sequence[PlannedFile]] | None = None,
     networks: Sequence[int] = (),
     aside: bool = False,
     fetch: bool = False,
 ) -> Plan:
     """How these files are read in ranges of about `target` bytes; `run` calls a function for many pieces, perhaps elsewhere.
 
-    `unpacked` unpacks captures, which otherwise are read as one, and with `fetch` copies others of a store, which otherwise are read twice:
-    to be examined, and to be dissected. `networks`: the numbers of the files' networks, where these are kept separate.
+    `unpacked` calls `unpack` for captures, which otherwise are read as one, and with `fetch` copies others of a store, which otherwise are
+    read twice: to be examined, and to be dissected. `networks`: the numbers of the files' networks, where these are kept separate.
     """
-    result = Plan({}, [], [])
-    starts: dict[int, list[int]] = {}
+    result = Plan(dict(enumerate(_files(files, unpacked, fetch))), [], [])
+    starts = {index: [one.first] for index, one in result.files.items()}
     nears: list[Near] = []
-    for index, one in enumerate(_files(files, unpacked, fetch)):
-        result.files[index] = one
-        if one.error is None:
-            starts[index] = [one.first]
-            most = (one.size or 0) - target // 2 if 0 < one.first <= target else 0
-            nears += [(one, near, index) for near in range(target, most, target) if near > one.first]
-        else:
-            lost = None if one.packed and one.place != one.path else one.size
-            result.errors.append(FileError(index, one.path, one.error.offset, one.error.packet, one.error.reason, lost))
-            result.files[index] = PlannedFile(one.path)
+    for index, one in result.files.items():
+        most = one.size - target // 2 if 0 < one.first <= target else 0
+        nears += [(one, near, index) for near in range(target, most, target)]
 
     def spread(function: Callable[[Any], Any], some: Sequence[Any], place: Callable[[Any], str]) -> Iterable[Any]:
         return each(function, some, place) if run is None or not some else run(function, some)
@@ -333,27 +308,24 @@ def plan(
         if at is not None and at > starts[index][-1]:
             starts[index].append(at)
     ranges = []
-    for index, begins in starts.items():
-        one, network, evidence = result.files[index], networks[index] if networks else 0, NetworkEvidence() if aside else None
-        complete = Split(file=index, path=one.place, head=one.first, network=network, size=one.size or 0, aside=evidence)
-        stops = [*begins[1:], None if one.packed and one.place == one.path else one.size]
-        ranges += [msgspec.structs.replace(complete, start=start, stop=stop) for start, stop in zip(begins, stops, strict=True)]
+    for index, one in result.files.items():
+        network, evidence = networks[index] if networks else 0, NetworkEvidence() if aside else None
+        for start, stop in itertools.pairwise((*starts[index], one.size)):
+            ranges.append(Split(file=index, path=one.place, start=start, stop=stop, head=one.first, network=network, aside=evidence))
     for _, some in itertools.groupby(spread(examine, ranges, attrgetter("path")), attrgetter("file")):
         _chain(result, list(some))
-    result.errors.sort(key=lambda error: error.file)
     return result
 
 
-def _files(files: Sequence[str], unpacked: Unpacked | None, fetch: bool) -> list[PlannedFile]:
+def _files(
+    files: Sequence[str], unpacked: Callable[[Sequence[PlannedFile]], Sequence[PlannedFile]] | None, fetch: bool
+) -> list[PlannedFile]:
     """What the first bytes of these files say, of copies where there are any; see `plan`."""
     found: list[PlannedFile] = list(each(begin, files))
     wanted = [at for at, one in enumerate(found) if one.error is None and (one.packed or (fetch and storage.local(one.path) is None))]
     if wanted and unpacked is not None:
-        for at, (place, size) in zip(wanted, unpacked([files[at] for at in wanted]), strict=True):
-            if place is not None:
-                found[at] = msgspec.structs.replace(begin(place), path=files[at], packed=found[at].packed)
-            else:
-                found[at].size = size
+        for at, one in zip(wanted, unpacked([found[at] for at in wanted]), strict=True):
+            found[at] = one
     return found
 
 
@@ -379,7 +351,8 @@ def flows_of(splits: Iterable[Split]) -> NDArray[np.int64] | None:
 
 def cut(found: Plan, size: int) -> list[Plan]:
     """A plan as several of at least `size` bytes each, none of whose packets come before those of the one before."""
-    spans = {split.file: (split.first_ns, found.files[split.file].latest_ns) for split in reversed(found.splits)}
+    ends = {split.file: split.end_ns[0] for split in found.splits}
+    spans = {split.file: (split.first_ns, ends[split.file]) for split in reversed(found.splits)}
     units: dict[int, int] = {}
     last, end, left = 0, NEVER, size
     for file, (first_ns, last_ns) in sorted(spans.items(), key=lambda one: one[1]):
@@ -387,7 +360,7 @@ def cut(found: Plan, size: int) -> list[Plan]:
             last, left = last + 1, size
         units[file] = last
         end = max(end, last_ns)
-        left -= found.files[file].size or 0
+        left -= found.files[file].size
     made = []
     for unit in range(last + 1):
         # What has no packets is in the last one
@@ -406,16 +379,14 @@ def last_packets(splits: Iterable[Split], before: Mapping[int, LastPacket] | Non
     """Return by network the last packet of these ranges, and of those `before`."""
     found = dict(before or {})
     for split in splits:
-        if split.packets:
-            latest_ns, last_ns = split.end_ns
-            last = latest_ns, split.file, split.number + split.packets, last_ns
-            found[split.network] = max(last, found.get(split.network, last))
+        last = split.end_ns[0], split.file, split.number + split.packets, split.end_ns[1]
+        found[split.network] = max(last, found.get(split.network, last))
     return found
 
 
 def first_packet(splits: Iterable[Split]) -> int | None:
     """Return the time of the first packet of files merged by time."""
-    return min((split.first_ns for split in splits if split.packets and not split.number), default=None)
+    return min((split.first_ns for split in splits if not split.number), default=None)
 
 
 def ends_of(last: Mapping[int, LastPacket], networks: Iterable[tuple[int, int]]) -> dict[int, int]:
@@ -431,11 +402,11 @@ def digest(data: bytes) -> str:
 
 def begin(path: str) -> PlannedFile:
     """A file, and what its first bytes say of it."""
-    file = PlannedFile(path, place=path, size=0)
+    file = PlannedFile(path, place=path)
     try:
+        known = storage.status(path)
+        file.size = 0 if known is None else known.size
         with storage.open_input(path) as stream:
-            file.size = stream.seek(0, io.SEEK_END)
-            stream.seek(0)
             raw = RawInput(stream, path)
             unpacked = packing(raw)
             file.packed = unpacked is not None
@@ -444,37 +415,33 @@ def begin(path: str) -> PlannedFile:
             data = blocks.read(HEAD)
             blocks.unread(data)
             reader = CaptureReader(blocks)
-            file.head, file.magic = digest(data[:HEAD]), data[:12]
+            file.head, file.begin = digest(data[:HEAD]), data[:BEGIN]
             if not file.packed:
                 with suppress(CaptureError, StopIteration):
                     packet = next(reader.batches())[0]
-                    file.snap, file.second = min(blocks.snap or LARGEST, LARGEST), packet.time_ns // 1_000_000_000
-                    header = pcap.RECORD if reader.format == "pcap" else SIMPLE_HEADER if packet.untimed else ENHANCED_HEADER
+                    block = pcapng.LEAST[pcapng.SIMPLE if packet.untimed else pcapng.ENHANCED] - 4
+                    header = pcap.RECORD if reader.format == "pcap" else block
                     file.first = 0 if packet.link in (SLL, SLL2) else blocks.places[0][1] + packet.offset - header
     except CaptureError as error:
         file.error = error
-        # What may not be read has a size all the same
-        with suppress(CaptureError, UsageError):
-            known = storage.status(path)
-            file.size = file.size or (0 if known is None else known.size)
     return file
 
 
-def unpack(pair: tuple[str, str]) -> tuple[str | None, int]:
-    """Unpack a capture into a file; one that is not packed is copied. Return the name of the file, and its bytes. None and the bytes up to
-    the damage where it is damaged: then it is read as it is, which finds where."""
-    path, to = pair
+def unpack(pair: tuple[PlannedFile, str]) -> PlannedFile:
+    """Unpack a capture into a file; one that is not packed is copied. Return it with its copy; without one, and with the bytes up to the
+    damage, where it is damaged: then it is read as it is, which finds where."""
+    file, to = pair
     size = 0
-    with storage.open_input(path) as stream, storage.folder(to).open() as out:
-        raw = RawInput(stream, path)
+    with storage.open_input(file.path) as stream, storage.folder(to).open() as out:
+        raw = RawInput(stream, file.path)
         blocks = Blocks(raw, packing(raw))
         try:
             while data := blocks.read():
                 out.write(data)
                 size += len(data)
         except CaptureError:
-            return None, size
-    return to, size
+            return msgspec.structs.replace(file, size=size)
+    return msgspec.structs.replace(begin(to), path=file.path, packed=file.packed)
 
 
 def _chain(result: Plan, found: list[Split]) -> None:
@@ -482,34 +449,28 @@ def _chain(result: Plan, found: list[Split]) -> None:
     file = result.files[found[0].file]
     if len(found) > 1 and any(one.dependent for one in found):
         found = [examine(msgspec.structs.replace(found[0], stop=file.size))]
-    if any(one.secrets for one in found):
-        result.secrets.append(file.path)
-    number = 0
+    number, latest_ns = 0, NEVER
     for one in found:
-        why = one.apart or ("the packets do not land on the next range" if one.error is not None else None)
-        if why is not None and one is not found[-1]:
-            one = examine(msgspec.structs.replace(one, stop=file.size))
+        why = one.apart if one is not found[-1] else None
+        if len(found) > 1 and (why is not None or one.error is not None):
+            one = examine(msgspec.structs.replace(one, number=number, stop=file.size))
             if one.error is None:
-                reason = f"{why}; read in one piece from byte {one.start}"
+                reason = f"{why or 'the packets do not land on the next range'}; read in one piece from byte {one.start}"
                 result.errors.append(FileError(one.file, file.path, one.start, number or None, reason, 0, False))
-        one.number, one.latest_ns = number, file.latest_ns
+        one.number, one.latest_ns = number, latest_ns
+        number, latest_ns = number + one.packets, max(latest_ns, one.end_ns[0])
+        one.end_ns = latest_ns, one.end_ns[1]
+        if one.packets:
+            result.splits.append(one)
+        if one.secrets and file.path not in result.secrets:
+            result.secrets.append(file.path)
         if one.error is not None:
-            error = one.error
-            error.path, error.packet = file.path, number + (error.packet or 0) or None
-            error.reason = _renumbered(error.reason, number)
-            error.lost = None if file.packed else error.lost
-            result.errors.append(error)
-        number += one.packets
-        file.latest_ns = max(file.latest_ns, one.end_ns[0])
-        one.end_ns = file.latest_ns, one.end_ns[1]
-        result.splits.append(one)
-        if one.stop == file.size:
+            one.error.path = file.path
+            if file.packed:
+                one.error.lost, file.size = (None, file.size) if file.head else (file.size, 0)
+            result.errors.append(one.error)
+        if one.error is not None or one.stop == file.size:
             return
-
-
-def _renumbered(reason: str, before: int) -> str:
-    """A reason that names a packet, counted in the file instead of the range."""
-    return re.sub(r"(?<=packet )\d+", lambda match: str(int(match[0]) + before), reason, count=1)
 
 
 def _pieces(stream: BinaryIO, path: str, *parts: tuple[int, int]) -> Iterator[bytes]:
@@ -522,29 +483,36 @@ def _pieces(stream: BinaryIO, path: str, *parts: tuple[int, int]) -> Iterator[by
             at += len(data)
 
 
-def opened(split: Split) -> CaptureReader:
-    """A reader of a range, which counts packets as in the file."""
-    if split.stop is None:
-        return storage.open_packets(split.path)
-    stream = storage.open_input(split.path)
-    blocks = Blocks(RawInput(stream, split.path), _pieces(stream, split.path, (0, split.head), (split.start, split.stop)))
+def _reader(stream: BinaryIO, split: Split) -> CaptureReader:
+    """A reader of a range of an open file, which counts packets as in the file."""
+    raw = RawInput(stream, split.path)
+    blocks = Blocks(raw, packing(raw) or _pieces(stream, split.path, (0, split.head), (split.start, split.stop)))
     blocks.packets = split.number
-    return CaptureReader(blocks, split.path)
+    return CaptureReader(blocks)
 
 
 def batches(split: Split, owners: dict[int, PacketProcess]) -> Iterator[list[Packet]]:
-    """The packets of a range, numbered as in the file. `owners`: gets by number the processes of those whose process the file names."""
-    reader, last = opened(split), split.number + split.packets
-    if reader.processes is not None:
-        reader.processes.wanted = True
-    for packets in reader:
-        if reader.processes is not None and reader.processes.waiting:
-            owners.update((one.number, one) for one in reader.processes.waiting)
-            reader.processes.waiting.clear()
-        # A packed file may have grown since it was examined
-        packets = packets[: max(last + 1 - packets[0].number, 0)]
-        if packets:
-            yield packets
+    """The packets of a range, numbered as in the file, as many as it had when it was examined.
+
+    `owners`: gets by number the processes of those whose process the file names. Raises `CaptureError` where the file has changed since.
+    """
+    left = split.packets
+    try:
+        with storage.open_input(split.path) as stream:
+            reader = _reader(stream, split)
+            if reader.processes is not None:
+                reader.processes.wanted = True
+            for packets in reader:
+                if reader.processes is not None and reader.processes.waiting:
+                    owners.update((one.number, one) for one in reader.processes.waiting)
+                    reader.processes.waiting.clear()
+                yield packets[:left]
+                left -= len(packets)
+                if left <= 0:
+                    return
+        raise CaptureError(f"{left} packets are missing")
+    except CaptureError as error:
+        raise CaptureError(f"has changed since it was first looked at: {error.reason}", split.path, error.offset) from error
 
 
 def examine(split: Split) -> Split:
@@ -553,44 +521,35 @@ def examine(split: Split) -> Split:
     aside = None if split.aside is None else NetworkEvidence()
     if aside is not None:
         parser.network, parser.aside = network, aside.read
-    reader = error = None
-    count = 0
-    first_ns = latest_ns = NEVER
+    found = msgspec.structs.replace(split, packets=0, aside=aside, error=None)
+    flows: set[int] = set()
     times = [NEVER]
-    flows: set[int] | None = set()
+    latest_ns, landed = NEVER, split.stop
+    reader = None
     try:
-        reader = opened(split)
-        for packets in reader:
-            times = [packet.time_ns for packet in packets]
-            first_ns = first_ns if count else times[0]
-            latest_ns = max(latest_ns, max(times))
-            count += len(packets)
-            ends = {segment.ends for packet in packets if (segment := parser.segment(packet, 0)) is not None}
-            if flows is not None:
-                flows.update(key_of(some + network) for some in ends)
-                flows = flows if len(flows) < MANY else None
+        with storage.open_input(split.path) as stream:
+            reader = _reader(stream, split)
+            for packets in reader:
+                times = [packet.time_ns for packet in packets]
+                found.first_ns = found.first_ns if found.packets else times[0]
+                latest_ns = max(latest_ns, max(times))
+                found.packets += len(packets)
+                ends = {segment.ends for packet in packets if (segment := parser.segment(packet, 0)) is not None}
+                if len(flows) < MANY:
+                    flows.update(key_of(some + network) for some in ends)
     except CaptureError as problem:
-        error = FileError(split.file, split.path, problem.offset, problem.packet, problem.reason, None)
-    size = (split.stop or split.size) - split.start
-    if error is not None and split.stop is not None:
-        error.offset = None if error.offset is None else error.offset - split.head + split.start
-        landed = split.start if error.offset is None else error.offset
-        size, error.lost = landed - split.start, split.stop - landed
-    context = reader.context if reader is not None else {}
-    return msgspec.structs.replace(
-        split,
-        size=size,
-        packets=count,
-        flows=None if flows is None else np.sort(np.fromiter(flows, np.int64, len(flows))).tobytes(),
-        first_ns=first_ns,
-        end_ns=(latest_ns, times[-1]),
-        middle_ns=sorted(times)[len(times) // 2],
-        aside=aside,
-        error=error,
-        apart=next((APART.get(kind, "processes are described in mid-file") for kind, end in context.items() if end > split.head), None),
-        dependent=parser.cooked or parser.counters.fragments > 0,
-        secrets=reader is not None and bool(reader.secrets),
-    )
+        offset = None if problem.offset is None else problem.offset - split.head + split.start
+        landed = split.start if offset is None else offset
+        found.error = FileError(split.file, split.path, offset, problem.packet, problem.reason, split.stop - landed)
+    found.size = landed - split.start
+    found.flows = np.sort(np.fromiter(flows, np.int64, len(flows))).tobytes() if len(flows) < MANY else None
+    found.end_ns, found.middle_ns = (latest_ns, times[-1]), sorted(times)[len(times) // 2]
+    if reader is not None:
+        later = (kind for kind, end in reader.context.items() if end > split.head)
+        found.apart = next((APART.get(kind, "processes are described in mid-file") for kind in later), None)
+        found.secrets = bool(reader.secrets)
+    found.dependent = parser.cooked or parser.counters.fragments > 0
+    return found
 
 
 def border(near: Near) -> int | None:
@@ -599,35 +558,35 @@ def border(near: Near) -> int | None:
     data = storage.pieces(file.place, at, WINDOW)
     if len(data) <= LEAST:
         return None
-    begins, ends = (_records if file.magic[:4] in pcap.MAGICS else _blocks)(data, at, file)
-    room, left = len(data) - LEAST, (file.size or 0) - at
+    begins, ends = (_records if file.begin[:4] in pcap.MAGICS else _blocks)(data, at, file.begin)
+    room, left = len(data) - LEAST, file.size - at
     follow: dict[int, int] = {}
     for here, there in zip(reversed(begins.tolist()), reversed(ends.tolist()), strict=True):
         if there in follow or room < there <= left:
             follow[here] = there
     here = min(follow, default=-1)
     # Chains that begin inside of a packet have become that of the file, or ended, where the packet does
-    while here in follow and here < min(file.snap + BLOCK_ROOM, len(data) // 2):
+    while here in follow and here < min(LARGEST, len(data) // 2):
         here = follow[here]
     return at + here if here in follow else None
 
 
-def _records(data: bytes, near: int, file: PlannedFile) -> tuple[Positions, Positions]:
+def _records(data: bytes, near: int, begin: bytes) -> tuple[Positions, Positions]:
     """Where records of a pcap file may begin, and where these end."""
-    order, unit = pcap.MAGICS[file.magic[:4]]
-    room = len(data) - pcap.RECORD
-    seconds, fraction, captured = (_at_each_byte(data[at : at + room + 3], order) for at in (0, 4, 8))
-    at = np.flatnonzero((seconds >= max(file.second - BEFORE_S, 0)) & (seconds <= file.second + AFTER_S))
-    at = at[(fraction[at] < 1_000_000_000 // unit) & (captured[at] <= file.snap) & (captured[at] > 0)]
+    order, unit = pcap.MAGICS[begin[:4]]
+    first = int(_at_each_byte(begin, order)[pcap.HEADER])
+    seconds, fraction, captured = (_at_each_byte(data[at:], order)[: len(data) - LEAST] for at in (0, 4, 8))
+    at = np.flatnonzero((seconds >= max(first - BEFORE_S, 0)) & (seconds <= first + AFTER_S))
+    at = at[(fraction[at] < 1_000_000_000 // unit) & (captured[at] <= LARGEST) & (captured[at] > 0)]
     return at, at + captured[at] + pcap.RECORD
 
 
-def _blocks(data: bytes, near: int, file: PlannedFile) -> tuple[Positions, Positions]:
+def _blocks(data: bytes, near: int, begin: bytes) -> tuple[Positions, Positions]:
     """Where blocks of a pcapng file may begin, and where these end."""
-    lengths = _at_each_byte(data, pcapng.BYTE_ORDERS[file.magic[8:12]])
+    lengths = _at_each_byte(data, pcapng.BYTE_ORDERS[begin[8:12]])
     at = np.arange(-near % 4, len(data) - LEAST, 4)
     length = lengths[at + 4].astype(np.int64)
-    good = (length >= 12) & (length % 4 == 0) & (length <= LARGEST + BLOCK_ROOM)
+    good = (length >= 12) & (length % 4 == 0) & (length <= LARGEST)
     at, end = at[good], (at + length)[good]
     # A length is repeated at the end of its block, as far as that is in the window
     good = (end > len(data)) | (lengths[np.minimum(end, len(data)) - 4] == lengths[at + 4])
