@@ -174,32 +174,25 @@ def _plain(name: str, kind: Any, info: str) -> Column:
     return Column(name, kind, info, lambda rows: list(map(get, rows.records)))
 
 
-def _common(name: bool = True) -> tuple[Column, ...]:
-    columns = [
-        Column("time", TIME, "capture time, cut to microseconds", lambda rows: _cut(rows.times)),
-        Column("time_ns", LONG, "the same in nanoseconds since 1970", lambda rows: rows.times),
-        _plain("conversation", LONG, "the conversation, as in table conversations"),
-        _plain("src", TEXT, "endpoint that sent it"),
-        _plain("dst", TEXT, "endpoint that it was sent to"),
-        _plain("protocol", TEXT, "protocol"),
-    ]
-    if name:
-        columns.append(_plain("name", TEXT, "the protocol's own name of the command"))
-        columns.append(
-            Column(
-                "id",
-                TEXT,
-                "correlation id and the like, as text",
-                lambda rows: [None if one.id is None else str(one.id) for one in rows.records],
-            )
-        )
-    return tuple(columns)
-
-
 def _cut(times: Any) -> Any:
     return pa.array(times.to_numpy() // 1000).cast(TIME)
 
 
+KEYS: tuple[Column, ...] = (
+    Column("time", TIME, "capture time, cut to microseconds", lambda rows: _cut(rows.times)),
+    Column("time_ns", LONG, "the same in nanoseconds since 1970", lambda rows: rows.times),
+)
+COMMON = (
+    *KEYS,
+    _plain("conversation", LONG, "the conversation, as in table conversations"),
+    _plain("src", TEXT, "endpoint that sent it"),
+    _plain("dst", TEXT, "endpoint that it was sent to"),
+    _plain("protocol", TEXT, "protocol"),
+)
+NAME = _plain("name", TEXT, "the protocol's own name of the command")
+ID = Column(
+    "id", TEXT, "correlation id and the like, as text", lambda rows: [None if one.id is None else str(one.id) for one in rows.records]
+)
 SENDER = _plain("sender", TEXT, "client or server, null when the capture cannot tell")
 POINT = Column(
     "point",
@@ -214,7 +207,9 @@ STREAM = _plain("stream", TEXT, "the stream or topic it speaks of")
 LATENCY = _plain("latency_ns", LONG, "last byte of the request to first byte of the response")
 
 MESSAGES: tuple[Column, ...] = (
-    *_common(),
+    *COMMON,
+    NAME,
+    ID,
     SENDER,
     _plain("kind", TEXT, "request, response or one_way"),
     _plain("file", INT, "index of the input, in table files"),
@@ -245,11 +240,13 @@ MESSAGES: tuple[Column, ...] = (
 
 TYPED_KEYS: tuple[Column, ...] = (
     Column("message_id", TEXT, "that of the message in table messages", lambda rows: _ids(rows.records)),
-    *_common()[:2],
+    *KEYS,
 )
 
 EXCHANGES: tuple[Column, ...] = (
-    *_common(),
+    *COMMON,
+    NAME,
+    ID,
     Column(
         "request_time",
         TIME,
@@ -273,7 +270,7 @@ EXCHANGES: tuple[Column, ...] = (
 )
 
 GAPS: tuple[Column, ...] = (
-    *_common(False),
+    *COMMON,
     SENDER,
     _plain("position", LONG, "byte position in its sender's byte stream"),
     _plain("size", LONG, "bytes"),
@@ -286,7 +283,7 @@ GAPS: tuple[Column, ...] = (
 
 
 ENDINGS: tuple[Column, ...] = (
-    *_common(False),
+    *COMMON,
     SENDER,
     _plain("how", TEXT, "FIN, RST, refused, no answer or forgotten"),
     _plain("quiet_ns", LONG, "last message of either side to time, null if there was none"),
@@ -408,7 +405,7 @@ CONVERSATIONS: tuple[Column, ...] = (
 )
 
 FINDINGS: tuple[Column, ...] = (
-    *_common(False),
+    *COMMON,
     SENDER,
     _plain("rule", TEXT, "stable name of the rule"),
     _plain("severity", TEXT, "error, warning or note"),
@@ -428,8 +425,8 @@ FINDINGS: tuple[Column, ...] = (
 
 
 ENTRIES: tuple[Column, ...] = (
-    *_common(False),
-    _plain("name", TEXT, "the protocol's own name of the command"),
+    *COMMON,
+    NAME,
     SENDER,
     STREAM,
     _plain("partition", LONG, "the partition, where the protocol has them and it is known"),
@@ -469,7 +466,7 @@ LATENCIES: tuple[Column, ...] = (
     _plain("time", TIME, "beginning of the minute in which the exchanges became certain"),
     _plain("time_ns", LONG, "the same in nanoseconds since 1970"),
     _plain("protocol", TEXT, "protocol"),
-    _plain("name", TEXT, "the protocol's own name of the command"),
+    NAME,
     _plain("server", TEXT, "the endpoint that is the server, null where the capture cannot tell"),
     _plain("exchanges", LONG, "requests"),
     _plain("answered", LONG, "requests that were answered"),
@@ -594,40 +591,29 @@ class PendingRows:
             self._files.update(files or {})
 
     def batch(self, reports: list[Report]) -> Any:
-        """All that wait as columns; nothing waits any more. `reports` gets the reports of rows that cannot be columns, and of values that
-        do not fit theirs, which are null there."""
-        try:
-            found = self._columns(self.rows) if self.rows else self._schema.empty_table()
-        except Exception:
-            found = pa.concat_tables([self._schema.empty_table(), *(self._alone(row, reports) for row in self.rows)])
+        """All that wait as columns; nothing waits any more. `reports` gets the reports of values that do not fit their columns, which are
+        null there."""
+        found = self._schema.empty_table()
+        if self.rows:
+            some = self._some(self.rows)
+            found = pa.Table.from_arrays([self._array(one, some, reports) for one in TABLES[self._name].columns], schema=self._schema)
         self._begin()
         return found
 
-    def _columns(self, rows: Sequence[Any], array: Callable[[Column, Rows], Any] = Column.array) -> Any:
-        some = Rows(rows, self._name in LINKED, self._points, self._files)
-        arrays = [pa.nulls(len(rows), one.type) if one.name == self._without else array(one, some) for one in TABLES[self._name].columns]
-        return pa.Table.from_arrays(arrays, schema=self._schema)
+    def _some(self, rows: Sequence[Any]) -> Rows:
+        return Rows(rows, self._name in LINKED, self._points, self._files)
 
-    def _alone(self, row: Any, reports: list[Report]) -> Any:
-        """The columns of one row, null where that fails; without rows where all does."""
-
-        def array(column: Column, rows: Rows) -> Any:
-            try:
-                return column.array(rows)
-            except Exception as error:
-                reports.append(self._about(row, f"{column.name} of a row", error))
-                return pa.nulls(1, column.type)
-
+    def _array(self, column: Column, some: Rows, reports: list[Report]) -> Any:
+        """A column of some rows, made of each by itself where that fails."""
+        if column.name == self._without:
+            return pa.nulls(len(some.rows), column.type)
         try:
-            return self._columns([row], array)
+            return column.array(some)
         except Exception as error:
-            reports.append(self._about(row, "a row", error))
-            return self._schema.empty_table()
-
-    def _about(self, row: Any, what: str, error: Exception) -> Report:
-        """The report of what is missing."""
-        record = row[0] if self._name in LINKED else row
-        number = record.packets[1] if type(record) is Message else None
-        file, conversation = getattr(record, "file", None), getattr(record, "conversation", None)
-        protocol = getattr(record, "protocol", None) or ""
-        return Report(describe_exception(error), f"{what} of {self._name} is missing", number, file, conversation, protocol)
+            if len(some.rows) > 1:
+                return pa.chunked_array([self._array(column, self._some([row]), reports) for row in some.rows], column.type)
+            record, missing = some.records[0], f"{column.name} of a row of {self._name} is missing"
+            number = record.packets[1] if type(record) is Message else None
+            file, conversation, protocol = (getattr(record, name, None) for name in ("file", "conversation", "protocol"))
+            reports.append(Report(describe_exception(error), missing, number, file, conversation, protocol or ""))
+            return pa.nulls(1, column.type)
