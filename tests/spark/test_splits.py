@@ -9,11 +9,10 @@ import random
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from streamdump.errors import UsageError
-from streamdump.spark.rows import read
+from streamdump.spark.rows import row_of, segments
 from streamdump.spark.splits import Plan, expand, plan
 from tests.spark.captures import SNAP, generated, records
 from tests.support.frames import (
@@ -33,12 +32,11 @@ from tests.support.frames import (
 )
 from tests.tls.peers import secrets_block
 
-KEPT = ["number", "merge_ns", "data"]
 
-
-def rows(found: Plan) -> list[dict[str, Any]]:
-    batches = [batch for split in found.splits for batch in read(split)]
-    return pa.Table.from_batches(batches).select(KEPT).to_pylist() if batches else []
+def rows(found: Plan) -> list[Any]:
+    """Time, number and segment of all packets."""
+    some = (one for split in found.splits for segments_of, _ in segments([split]) for one in segments_of)
+    return [(latest_ns, number, data) for _, latest_ns, _, number, data in (row_of(one, None) for one in some)]
 
 
 @pytest.fixture(scope="module")
