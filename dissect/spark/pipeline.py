@@ -276,10 +276,10 @@ class Pipeline:
             state.related = [*state.related, *_every(done, "related")][-RELATED_KEPT:]
         # A table that nobody has written anything to gets a file without rows, which names its columns
         self.last_part(target, state.points, done, found.errors, inputs, complete=state.batch == 1 and given.form != "delta")
-        rows = {table: sum(one.rows.get(table, 0) for one in done) for table in tables_with(given.fields)}
         state.packets += packets
-        state.rows = {table: state.rows.get(table, 0) + many for table, many in rows.items()}
         state.written = {table: [one for receipt in done for one in receipt.files.get(table, ())] for table in TABLES}
+        rows = {table: sum(one.rows for one in state.written[table]) for table in tables_with(given.fields)}
+        state.rows = {table: state.rows.get(table, 0) + many for table, many in rows.items()}
         self.sink.commit(state)
         self.state = state
         self.running = ""

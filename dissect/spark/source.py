@@ -12,9 +12,9 @@ from ..errors import CaptureError, UsageError, refuse
 from ..model import Options
 from .flows import CaptureFacts
 from .splits import TARGET, ends_of, expand, last_packets, plan
-from .tables import RECORDS
+from .tables import RECORDS, schema
 from .tasks import TaskInput, alone, dissected
-from .write import batches, pointless
+from .write import batches
 
 NAME = "streamdump"
 
@@ -43,7 +43,8 @@ def read(data: bytes) -> Iterator[Any]:
     """The rows of a partition, as Arrow batches."""
     table, task, secrets, ends_ns = msgspec.msgpack.decode(data, type=tuple[str, TaskInput, list[str], dict[int, int]])
     options = Options(keylog=tuple(secrets), findings=table == "findings", entries=table == "entries")
-    yield from batches(table, dissected(task, options, CaptureFacts(ends_ns=ends_ns)))
+    points = {split.file: split.path.rpartition("/")[0] for split in task.splits}
+    yield from batches(table, dissected(task, options, CaptureFacts(ends_ns=ends_ns)), points)
 
 
 @cache
@@ -71,7 +72,7 @@ def source() -> Any:
             return NAME
 
         def schema(self) -> Any:
-            return from_arrow_schema(pointless(self.table))
+            return from_arrow_schema(schema(self.table))
 
         def reader(self, schema: Any) -> DataSourceReader:
             return Reader(self.options, self.table)

@@ -216,7 +216,8 @@ def together(work: Work, part: int, sent: Iterable[list[Row]]) -> Receipt:
 def _written(work: Work, part: int, rows: Ordered) -> Receipt:
     """Dissect the conversations whose packets are in `rows`, and write the results of the part."""
     with PartWriter(work.target, part, work.facts.points) as writer:
-        writer.add_all(dissect(rows, work.options, work.facts))
+        for results in dissect(rows, work.options, work.facts):
+            writer.add(results)
     return writer.receipt
 
 

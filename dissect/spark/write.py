@@ -100,9 +100,8 @@ class Receipt(msgspec.Struct):
     """What a task has written."""
 
     part: int
-    files: dict[str, list[Written]]
-    rows: dict[str, int]
-    reports: list[Report]
+    files: dict[str, list[Written]] = {}
+    reports: list[Report] = []
     """Reports of bugs of streamdump."""
     suspected: ConversationRow | None = None
     """The first conversation that was read as it was asked for, but holds a login of another protocol."""
@@ -124,7 +123,7 @@ class PartWriter:
     def __init__(self, target: Target, part: int, points: PointOf | None = None) -> None:
         self.target = target
         self.part = part
-        self.receipt = Receipt(part, {}, {}, [])
+        self.receipt = Receipt(part)
         self._open: defaultdict[str, dict[tuple[str | None, ...], _Parquet]] = defaultdict(dict)
         """The files of each table by values of the columns by which it is divided."""
         self._closing = ExitStack()
@@ -152,11 +151,6 @@ class PartWriter:
             with suppress(OSError, ValueError):
                 self._closing.close()
 
-    def add_all(self, found: Iterable[TaskResults]) -> None:
-        """Add records and conversations as they become certain."""
-        for results in found:
-            self.add(results)
-
     def add(self, results: TaskResults) -> None:
         """Add records and conversations."""
         if self._filter is not None:
@@ -178,7 +172,7 @@ class PartWriter:
             self._carried.write_batch(pa.RecordBatch.from_arrays(list(columns), schema=STATES))
         self.receipt.suspected = earliest((self.receipt.suspected, results.suspected))
         self.receipt.reports += results.reports
-        self._bytes += _bytes_of(results)
+        self._bytes += results.unpacked + sum([record.size for record, *_ in results.records if type(record) is Message])
         if self._bytes >= GROUP_BYTES:
             self._flush()
 
@@ -211,7 +205,6 @@ class PartWriter:
 
     def write(self, table: str, rows: Any) -> None:
         """Write the columns of some rows."""
-        self.receipt.rows[table] = self.receipt.rows.get(table, 0) + rows.num_rows
         by = self._by(table)
         for partition, some in _divided(rows, by) if by else [({}, rows)]:
             self._out(table, partition).write(some)
@@ -304,34 +297,17 @@ def rows_of(results: TaskResults, wanted: Set[str], fits: Callable[[Any], bool] 
         yield "entries", group
 
 
-def pointless(table: str) -> Any:
-    """The columns of a table where nobody knows where files were captured."""
-    return pa.schema([one for one in schema(table) if one.name != "point"])
-
-
-def batches(table: str, some: Iterable[TaskResults]) -> Iterator[Any]:
-    """The rows of a table as Arrow batches, `pointless`."""
-    waiting = PendingRows(table)
-    kept = pointless(table).names
+def batches(table: str, some: Iterable[TaskResults], points: PointOf) -> Iterator[Any]:
+    """The rows of a table as Arrow batches."""
+    waiting = PendingRows(table, points=points)
     reports: list[Report] = []
-    size = 0
     for results in some:
         reports += results.reports
-        size += _bytes_of(results)
-        rows = [(table, results.conversations)] if table == "conversations" else rows_of(results, {table})
-        for _, group in rows:
+        for _, group in [(table, results.conversations)] if table == "conversations" else rows_of(results, {table}):
             waiting.add(group, results.files)
-            if len(waiting.rows) >= GROUP or size >= GROUP_BYTES:
-                size = 0
-                yield from waiting.batch(reports).select(kept).to_batches()
-    yield from waiting.batch(reports).select(kept).to_batches()
+            yield from waiting.batch(reports).to_batches()
     # There is no driver of ours to report it; Spark keeps the output of its workers in its log
     sys.stderr.writelines(f"streamdump: {report.text(None)}\n" for report in reports)
-
-
-def _bytes_of(results: TaskResults) -> int:
-    """The bytes of the frames of its messages, and what was unpacked for them."""
-    return results.unpacked + sum([record.size for record, *_ in results.records if type(record) is Message])
 
 
 class _Parquet:

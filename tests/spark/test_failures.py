@@ -32,7 +32,6 @@ from streamdump.spark.follow import Follow
 from streamdump.spark.pipeline import PipelineSettings, texts_of
 from streamdump.spark.rotation import Rotation
 from streamdump.spark.splits import FileError
-from streamdump.spark.write import Receipt
 from streamdump.tcp.assembler import TcpStream
 from tests.spark.comparing import columns as batch
 from tests.spark.lots import FOREVER, Lots, at_once, in_lots, packets
@@ -280,7 +279,7 @@ def test_a_value_that_is_none_of_its_column_is_null(monkeypatch: pytest.MonkeyPa
 
 def test_reports_are_in_the_order_of_the_captures() -> None:
     reports = [Report("b", "c", 2, 1), Report("a", "c", 9, 0), Report("x", "c")]
-    assert texts_of([Receipt(0, {}, {}, reports[:1]), Receipt(1, {}, {}, reports[1:])], {0: "one", 1: "two"}) == [
+    assert texts_of(reports, {0: "one", 1: "two"}) == [
         "internal error: x: c; please report this line",
         "internal error: a, packet 9 of one: c; please report this line",
         "internal error: b, packet 2 of two: c; please report this line",
