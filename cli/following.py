@@ -36,8 +36,6 @@ def checked(folder: str, out: str) -> None:
     if same:
         raise UsageError(f"{out}: is inside the followed folder, so its tables would be read as captures; choose another --out")
     there = storage.folder(out)
-    if inside is not None and inside.exists() and not inside.is_dir():
-        raise UsageError(f"{out}: exists and is not a folder; choose another --out")
     if there.names() and not there.at(".follow").exists():
         raise UsageError(f"{out}: exists and was not written by --follow; choose another --out")
 

@@ -6,7 +6,6 @@ import errno
 import gc
 import os
 import re
-import shutil
 import sys
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -37,6 +36,7 @@ from ..run import counts, joined, suspicion
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from streamdump.spark.pipeline import PipelineRun, PipelineSettings, Progress
     from streamdump.spark.session import SparkJvm
@@ -48,9 +48,6 @@ FIELDS = ("json", "typed", "both")
 BY = ("protocol", "date")
 BRIEF = 1 << 30
 """Captures of fewer bytes together are work of a minute or so."""
-
-ROOM = 16 << 20
-"""A disk with fewer bytes free is full."""
 
 
 @gathers
@@ -269,11 +266,6 @@ def _conf(given: list[str]) -> dict[str, str]:
     return found
 
 
-def _interrupted() -> ExitCode:
-    say("interrupted")
-    return ExitCode.INTERRUPTED
-
-
 @dataclass
 class _Calls:
     """What the command does, once it is known what that is."""
@@ -286,7 +278,7 @@ class _Calls:
     sql: str | None
     bar: _Bar
 
-    def follow(self, settings: PipelineSettings, every_s: float, settle_ns: int, finish: bool) -> int:
+    def follow(self, settings: PipelineSettings, every_s: float, settle_ns: int, finish: bool) -> ExitCode:
         """`--follow`"""
         from streamdump.spark.follow import Follow
         from streamdump.spark.rotation import Rotation
@@ -298,15 +290,11 @@ class _Calls:
 
             return self._with_spark(done, kept=lambda: "; run the same command to resume")
 
-    def run(self, settings: PipelineSettings, resume: bool) -> int:
+    def run(self, settings: PipelineSettings, resume: bool) -> ExitCode:
         """Captures to tables."""
         from streamdump.spark.pipeline import PipelineRun
 
         refuse(
-            (
-                not settings.append and not resume and _taken(self.place),
-                f"{self.out}: already exists; choose another --out, remove it, or use --append for Delta tables",
-            ),
             (
                 settings.append and self.place.at(".follow").exists(),
                 f"{self.out}: is written by --follow; put captures into the followed folder",
@@ -330,12 +318,15 @@ class _Calls:
             more = run.prepare(resume)
             if run.others:
                 say(f"{count(len(run.others), 'file')} skipped: not in a capture format")
-            if more:
-                return self._with_spark(done, brief=run.size < BRIEF, kept=lambda: _kept(run), interrupted=lambda: self.stopped(run))
-            say(f"{self.out}: already includes {count(run.left_out, 'capture')}; nothing to do")
-            return ExitCode.DONE
+            if not more:
+                say(f"{self.out}: already includes {count(run.left_out, 'capture')}; nothing to do")
+                return ExitCode.DONE
+            try:
+                return self._with_spark(done, brief=run.size < BRIEF, kept=lambda: _kept(run))
+            except KeyboardInterrupt:
+                return self.stopped(run)
 
-    def ask(self) -> int:
+    def ask(self) -> ExitCode:
         """A query on tables that are there."""
         refuse((not self.place.at("messages").exists(), f"{self.out}: has no tables; give captures to create them"))
         return self._with_spark(self.query, brief=True)
@@ -358,70 +349,39 @@ class _Calls:
         say(f"interrupted after unit {done:,}; --resume continues from there" if done else "interrupted; no table was written")
         return ExitCode.INTERRUPTED
 
-    def _with_spark(
-        self,
-        action: Callable[[SparkJvm], ExitCode],
-        *,
-        brief: bool = False,
-        kept: Callable[[], str] = str,
-        interrupted: Callable[[], ExitCode] = _interrupted,
-    ) -> int:
+    def _with_spark(self, action: Callable[[SparkJvm], ExitCode], *, brief: bool = False, kept: Callable[[], str] = str) -> ExitCode:
         """Run `action` with Spark; report failures in one sentence, which ends with what is `kept`."""
-        from streamdump.spark.session import SparkJvm
+        from streamdump.spark.session import SparkFailed, SparkJvm
 
         try:
             session = SparkJvm(brief=brief, **self.jvm)
             try:
                 with session:
                     return action(session)
-            except Exception as error:
-                self._refuse(error, session, kept)
-                raise
+            except (OSError, SparkFailed) as error:
+                raise UsageError(f"{self._why(error, session.log)}{kept()}") from error
         except KeyboardInterrupt:
             # Collecting garbage among PySpark's modules is most of the time until the process is gone.
             gc.freeze()
-            return interrupted()
+            raise
 
-    def _refuse(self, error: Exception, session: SparkJvm, kept: Callable[[], str]) -> None:
-        """Raise `UsageError` for an error that is no bug of ours."""
-        from streamdump.spark.session import SparkFailed
-
-        full = _full(error, self.place, session.scratch)
-        if full or isinstance(error, OSError):
-            # There is no room for the tables, or they were removed.
-            session.log.unlink(missing_ok=True)
-            why = full or f"{getattr(error, 'filename', None) or self.out}: {(getattr(error, 'strerror', None) or str(error)).lower()}"
-            raise UsageError(f"{why}{kept()}") from error
-        if isinstance(error, SparkFailed):
-            raise UsageError(f"Spark failed: {_reason(str(error))}; its log is {session.log}{kept()}") from error
-
-
-def _taken(place: Folder) -> bool:
-    """Whether there is something already."""
-    try:
-        return bool(place.names())
-    except NotADirectoryError:
-        return place.exists()
+    def _why(self, error: Exception, log: Path) -> str:
+        """Return what Spark, or writing the tables, failed with; its log is kept where it shows more."""
+        if os.strerror(errno.ENOSPC) in str(error):
+            why = f"no space left on the disk of {self.out} or on that of temporary files (TMPDIR)"
+        elif isinstance(error, OSError):
+            # The tables were removed, for example
+            why = f"{error.filename or self.out}: {(error.strerror or str(error)).lower()}"
+        else:
+            return f"Spark failed: {_reason(str(error))}; its log is {log}"
+        log.unlink(missing_ok=True)
+        return why
 
 
 def _kept(run: PipelineRun) -> str:
     """What a run that failed leaves, as the end of a sentence."""
     done = run.tidy()
     return f"; {count(done, 'finished unit')} kept in {run.folder}: --resume continues from there" if done else ""
-
-
-def _full(error: BaseException, out: Folder, scratch: str | None) -> str:
-    """Which disk is full, if that is what went wrong."""
-    if getattr(error, "errno", None) != errno.ENOSPC and os.strerror(errno.ENOSPC) not in str(error):
-        return ""
-    found = []
-    for one in (out.path and out.path.parent, scratch):
-        try:
-            if one is not None and shutil.disk_usage(one).free < ROOM:
-                found.append(str(one))
-        except OSError:
-            continue
-    return f"no space left on the disk of {' and '.join(found) or out}"
 
 
 def _reason(text: str) -> str:

@@ -321,7 +321,7 @@ class Pipeline:
         return min(self.settings.split, max(size // max(self.cluster.cores, 1) + 1, LEAST_RANGE))
 
     def _watch(self, what: str, size: int) -> Watch:
-        return lambda ended, total, share: self.show(Progress(what, ended, total, int(size * share), size))
+        return lambda ended, total: self.show(Progress(what, ended, total, size * ended // total, size))
 
     def tasks(self, found: Plan, carry: Mapping[str, Any] | None) -> tuple[list[TaskInput], int]:
         """The tasks that read the captures of a plan, and the number of parts for what they do not dissect themselves."""

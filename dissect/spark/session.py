@@ -27,7 +27,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ..capture.blocks import explain
 from ..errors import UsageError, how_to_install
 
 OLDEST = 17
@@ -85,11 +84,8 @@ JAVA_OPTIONS = (
 )
 """All that Spark's own launcher adds, but for a module that is for numeric kernels only."""
 
-GATEWAY, SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
-"""The variable by which PySpark uses a JVM that is there."""
-
-Watch = Callable[[int, int, float], None]
-"""Told how many tasks have ended, of how many, and which share of those of the first stage."""
+Watch = Callable[[int, int], None]
+"""Called with how many tasks of a stage have ended, and of how many."""
 
 LOG4J = """rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = console
@@ -103,7 +99,7 @@ appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """For work of a minute or so, which ends before Java's better compiler and its threads that collect garbage have paid off."""
 
-LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+LOOPBACK = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_HOSTNAME": "127.0.0.1"}
 
 SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
@@ -207,47 +203,37 @@ class SparkJvm(SparkTasks):
         """`brief`: for work of a minute or so, which ends before Java's better compiler has paid off. `patience_s`: the seconds
         after which Java, or the master, is given up."""
         java = find_java()
-        super().__init__(None)
         self._waiting = ThreadPoolExecutor(1)
         """The thread that waits for Java, so that the main thread notices Ctrl-C at once."""
-        handle, log = tempfile.mkstemp(prefix="streamdump-spark-", suffix=".log")
-        self.log = Path(log)
-        """What Spark says; kept when something goes wrong."""
         self._folder = tempfile.TemporaryDirectory(prefix="streamdump-spark-", ignore_cleanup_errors=True)
         self._connection = Path(self._folder.name) / "connection"
         """The file in which the JVM says where it listens."""
         self.scratch = self._folder.name if master.startswith("local") else None
-        own = {
+        self._settings = {
+            **SETTINGS,
             "spark.local.dir": self._folder.name,
             "spark.ui.enabled": str(ui).lower(),
             "spark.pyspark.python": sys.executable,
-            "spark.python.daemon.module": "streamdump.spark.daemon",
+            **(settings or {}),
         }
-        loopback = LOOPBACK if master.startswith(("local", "spark://127.", "spark://localhost")) else {}
-        given = {**SETTINGS, **own, **loopback, **(settings or {})}
-        self._python = given["spark.pyspark.python"]
+        limit_s = min(patience_s, MASTER_S) if master.startswith("spark://") else patience_s
         # An interruption comes behind this: a process that was started, and that nobody has got, is one that nobody ends.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            self._jvm = self._launch([java, f"-Xmx{memory}", *(BRIEF if brief else ()), *JAVA_OPTIONS], given, handle)
-        except OSError as error:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            self._folder.cleanup()
-            self.log.unlink()
-            raise UsageError(f"Java did not start: {java}: {explain(error)}") from error
-        finally:
-            os.close(handle)
+        with tempfile.NamedTemporaryFile(prefix="streamdump-spark-", suffix=".log", delete=False) as log:
+            self._jvm = self._launch([java, f"-Xmx{memory}", *(BRIEF if brief else ()), *JAVA_OPTIONS], master, log)
+        self.log = Path(log.name)
+        """What Spark says; kept when something goes wrong."""
         self._before = signal.signal(signal.SIGINT, self._interrupt)
         try:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            self._wait_until_it_listens(patience_s)
-            limit_s = min(patience_s, MASTER_S) if master.startswith("spark://") else patience_s
             self.context = self._waiting.submit(self._begin, master).result(limit_s)
         except BaseException as error:
-            self.close(at_once=True, keep_log=not self.interrupted)
-            if isinstance(error, TimeoutError):
-                raise UsageError(f"{master} does not answer: gave up after {limit_s:g} s; Spark's log is {self.log}") from None
-            raise
+            # Some errors ask Java what they are
+            reason = f"gave up after {limit_s:g} s" if isinstance(error, TimeoutError) else str(error).strip().partition("\n")[0]
+            self.close(failed=True)
+            if self.interrupted:
+                raise
+            raise UsageError(f"Spark did not start on {master}: {reason}; its log is {self.log}") from error
 
     @cached_property
     def spark(self) -> Any:
@@ -258,9 +244,9 @@ class SparkJvm(SparkTasks):
         # A wrong query raises; it need not be on the terminal too.
         for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
             PySparkLogger.getLogger(name).disabled = True
-        return self._waiting.submit(SparkSession.builder.getOrCreate).result()
+        return SparkSession.builder.getOrCreate()
 
-    def _launch(self, java: Sequence[str], settings: Mapping[str, str], log: int) -> subprocess.Popen[bytes]:
+    def _launch(self, java: Sequence[str], master: str, log: Any) -> subprocess.Popen[bytes]:
         from pyspark.find_spark_home import _find_spark_home
 
         home, folder = _find_spark_home(), Path(self._folder.name)
@@ -272,7 +258,7 @@ class SparkJvm(SparkTasks):
             "-cp",
             f"{home}/jars/*",
             "org.apache.spark.deploy.SparkSubmit",
-            *(part for pair in settings.items() for part in ("--conf", "=".join(pair))),
+            *(part for pair in self._settings.items() for part in ("--conf", "=".join(pair))),
             "pyspark-shell",
         ]
         environment = {
@@ -281,36 +267,26 @@ class SparkJvm(SparkTasks):
             **os.environ,
             # For planning and running: without it both use the first Python in PATH
             "PYSPARK_DRIVER_PYTHON": sys.executable,
-            "PYSPARK_PYTHON": self._python,
+            "PYSPARK_PYTHON": self._settings["spark.pyspark.python"],
             "SPARK_HOME": home,
             "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._connection),
-            **({"SPARK_LOCAL_IP": "127.0.0.1"} if LOOPBACK.items() <= settings.items() else {}),
+            **(LOOPBACK if master.startswith(("local", "spark://127.", "spark://localhost")) else {}),
         }
         # A session of its own: Ctrl-C is for us, who then kill it. It ends when its standard input closes, too.
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment, start_new_session=True)
 
-    def _wait_until_it_listens(self, patience_s: float) -> None:
-        until = time.monotonic() + patience_s
-        # The file gets its name when it is complete
-        while not self._connection.is_file():
-            late = time.monotonic() > until
-            if late or self._jvm.poll() is not None:
-                why = f"gave up after {patience_s:g} s; " if late else ""
-                raise UsageError(f"Java did not start: {why}{self.last_line()}; its log is {self.log}")
-            time.sleep(0.02)
-
     def _begin(self, master: str) -> Any:
-        """The context, in a JVM that listens."""
+        """The context, once the JVM listens."""
         from pyspark import SparkContext
 
+        # The file gets its name when it is complete
+        while not self._connection.is_file():
+            self.wait(0.02)
         data = self._connection.read_bytes()
-        os.environ |= {GATEWAY: str(int.from_bytes(data[:4], "big")), SECRET: data[8:].decode()}
-        try:
-            context: Any = SparkContext(retried(master), "streamdump")
-        except Exception as error:
-            reason = str(error).strip().partition("\n")[0]
-            raise UsageError(f"Spark did not start on {master}: {reason}; its log is {self.log}") from error
-        context.pythonExec = self._python
+        # By these PySpark uses a JVM that is there
+        os.environ |= {"PYSPARK_GATEWAY_PORT": str(int.from_bytes(data[:4], "big")), "PYSPARK_GATEWAY_SECRET": data[8:].decode()}
+        context: Any = SparkContext(retried(master), "streamdump")
+        context.pythonExec = self._settings["spark.pyspark.python"]
         # It would say on the terminal that a JVM which was killed does not speak to it any more.
         context._accumulatorServer.handle_error = lambda *_: None
         return context
@@ -319,16 +295,11 @@ class SparkJvm(SparkTasks):
         """All rows of an RDD; calls `watch` with its progress."""
         result = self._waiting.submit(rows.collect)
         tracker = self.context.statusTracker()
-        stages: dict[int, tuple[int, int]] = {}
         while wait([result], POLL_S).not_done:
             for stage in tracker.getActiveStageIds():
                 info = tracker.getStageInfo(stage)
                 if info is not None:
-                    stages[stage] = info.numCompletedTasks, info.numTasks
-            if stages:
-                ended, total = (sum(column) for column in zip(*stages.values(), strict=True))
-                first_ended, first_total = stages[min(stages)]
-                watch(ended, total, first_ended / first_total)
+                    watch(info.numCompletedTasks, info.numTasks)
         return list(result.result())
 
     def __enter__(self) -> SparkJvm:
@@ -336,79 +307,50 @@ class SparkJvm(SparkTasks):
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """End Spark. Raises KeyboardInterrupt for what failed because of Ctrl-C, and `SparkFailed` for what failed because of Spark."""
-        if error is None or isinstance(error, UsageError):
-            self.close()
-            return
-        failed = self._failure(error)
-        self.close(at_once=True, keep_log=isinstance(failed, Exception))
-        if failed is not error:
-            raise failed from error
-
-    def _failure(self, error: BaseException) -> BaseException:
-        """What an error comes from. What it says may have to be asked of Java, so that has to be there still."""
-        if self.interrupted:
-            return KeyboardInterrupt()
+        failed = error is not None and not isinstance(error, UsageError)
         try:
-            self.wait(GONE_S)
-        except SparkFailed as gone:
-            return gone
-        return SparkFailed(str(error) or type(error).__name__) if of_spark(error) else error
+            if failed and self.interrupted:
+                raise KeyboardInterrupt from error
+            if failed:
+                self.wait(GONE_S)
+            # What it says may have to be asked of Java, so that has to be there still
+            if error is not None and of_spark(error):
+                raise SparkFailed(str(error) or type(error).__name__) from error
+        finally:
+            self.close(failed=failed)
 
     def wait(self, seconds: float) -> None:
         """Wait; raises `SparkFailed` where Java ends meanwhile."""
         with suppress(subprocess.TimeoutExpired):
             self._jvm.wait(seconds)
-            raise SparkFailed(f"its Java process has ended: {self.last_line()}")
-
-    def last_line(self) -> str:
-        """The last line of the log."""
-        lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return lines[-1] if lines else "no word why"
+            lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["no word why"]
+            raise SparkFailed(f"its Java process has ended: {lines[-1]}")
 
     def _interrupt(self, *_: object) -> None:
         """Kill the JVM, so that what waits for it fails even where Python ignores the interruption, as in a finalizer."""
         if self.interrupted:
             return
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
         self.interrupted = True
         # What PySpark has to say of a call that does not return
         logging.disable(logging.CRITICAL)
         sys.unraisablehook = lambda _: None
-        self._abort()
+        self._jvm.kill()
         raise KeyboardInterrupt
 
-    def close(self, *, at_once: bool = False, keep_log: bool = False) -> None:
-        """Ends the JVM and its workers. `at_once`: what runs in them is lost."""
+    def close(self, *, failed: bool = False) -> None:
+        """End the JVM and its workers. `failed`: what runs in them is lost, and the log is kept unless Ctrl-C came."""
         try:
-            if not (at_once or self.interrupted) and self._jvm.poll() is None:
+            # A cluster waits for the end of an application; on this machine nobody does, and it takes a second.
+            if not (self.scratch or failed or self.interrupted) and self._jvm.poll() is None:
                 self.context.stop()
         finally:
-            self._end(keep_log)
+            self._end(failed)
 
-    def _end(self, keep_log: bool) -> None:
+    def _end(self, failed: bool) -> None:
         from pyspark import SparkContext
 
         # Up to the end of its gateway PySpark speaks to the JVM whenever an object is dropped, and logs that it is gone
         logging.disable(logging.CRITICAL)
-        self._abort()
-        gateway: Any = SparkContext._gateway
-        SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
-        for name in (GATEWAY, SECRET):
-            os.environ.pop(name, None)
-        if gateway is not None:
-            gateway.shutdown()
-        self._jvm.communicate()
-        self._folder.cleanup()
-        if not keep_log:
-            self.log.unlink(missing_ok=True)
-        if not self.interrupted:
-            logging.disable(logging.NOTSET)
-            signal.signal(signal.SIGINT, self._before)
-
-    def _abort(self) -> None:
-        """Kill the JVM and all that it started, which gets no further."""
-        if self._jvm.returncode is not None:
-            return
         self._jvm.kill()
         # The daemon that starts the Python workers has a group of its own, but is in the session that the JVM leads. Whoever was about to
         # start another is dead when the next is looked for.
@@ -418,6 +360,17 @@ class SparkJvm(SparkTasks):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.005)
+        gateway: Any = SparkContext._gateway
+        SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
+        if gateway is not None:
+            gateway.shutdown()
+        self._jvm.communicate()
+        self._folder.cleanup()
+        if not failed or self.interrupted:
+            self.log.unlink(missing_ok=True)
+        if not self.interrupted:
+            logging.disable(logging.NOTSET)
+            signal.signal(signal.SIGINT, self._before)
 
 
 class SparkFailed(Exception):

@@ -23,13 +23,16 @@ from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
 
 from ..capture.blocks import explain
 from ..capture.files import CaptureReader, open_capture
-from ..errors import CaptureError, UsageError
+from ..errors import CaptureError, UsageError, refuse
 
 STORES = {"s3": "s3", "s3a": "s3", "gs": "gs", "abfs": "abfs", "abfss": "abfss"}
 """Schemes of object stores, and what pyarrow calls them."""
 
 URL = re.compile(r"(?:([a-z][a-z0-9+.-]*):(?=//)|(file):(?=/))(?://([^/]*))?(.*)", re.IGNORECASE | re.DOTALL)
 """Scheme, host and path of a URL; `:` alone may be part of a name."""
+
+NOT_UTF8 = re.compile("[\udc80-\udcff]")
+"""What Python reads bytes of a name as that are not UTF-8."""
 
 _DISK = LocalFileSystem()
 
@@ -56,23 +59,21 @@ def normal(source: str) -> str:
     scheme, host, path = (found[1] or found[2]).lower(), found[3] or "", found[4]
     if scheme == "file" and host in ("", "localhost"):
         return _name_of(os.fsdecode(unquote_to_bytes(path)))
-    if scheme not in STORES:
-        raise UsageError(f"{source}: is not known; known are {'://, '.join(STORES)}://, and file:/// of this machine")
-    if ":" in host.partition("@")[0] and "@" in host:
-        raise UsageError(f"{scheme}://: credentials do not belong in a URL, which is written to tables; the environment has them")
-    if not host:
-        raise UsageError(f"{source}: names no bucket")
+    refuse(
+        (scheme not in STORES, f"{source}: is not known; known are {'://, '.join(STORES)}://, and file:/// of this machine"),
+        (
+            ":" in host.partition("@")[0] and "@" in host,
+            f"{scheme}://: credentials do not belong in a URL, which is written to tables; the environment has them",
+        ),
+        (not host, f"{source}: names no bucket"),
+    )
     return f"{STORES[scheme]}://{host}{path}"
 
 
 def _name_of(path: str) -> str:
     """The name of a path, absolute since its reader may work in another folder."""
     path = os.fspath(Path(path).absolute())
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return f"file://{quote(os.fsencode(path))}"
-    return path
+    return f"file://{quote(os.fsencode(path))}" if NOT_UTF8.search(path) else path
 
 
 def local(name: str) -> Path | None:
@@ -96,9 +97,8 @@ def _store(root: str) -> Any:
 
 def remote(name: str) -> tuple[Any, str]:
     """The file system of an object store, and the path in it."""
-    found = URL.match(name)
-    assert found is not None
-    scheme, _, host, path = found.groups()
+    scheme, _, rest = name.partition("://")
+    host, _, path = rest.partition("/")
     root = f"{scheme}://{host}"
     try:
         return _store(root), f"{host.partition('@')[0]}/{path.strip('/')}".rstrip("/")
@@ -228,8 +228,9 @@ class Folder:
         """Of all that is in it, none if it is not there."""
         try:
             return sorted(info.base_name for info in self._store.get_file_info(FileSelector(self._at, allow_not_found=True)))
-        except UnicodeDecodeError as error:
-            raise UsageError(f"{self.name}: the name of a file in it is not UTF-8; choose another folder") from error
+        except (UnicodeDecodeError, NotADirectoryError) as error:
+            reason = "is not a folder" if isinstance(error, NotADirectoryError) else "the name of a file in it is not UTF-8"
+            raise UsageError(f"{self.name}: {reason}; choose another folder") from error
 
     def exists(self) -> bool:
         """Whether there is a folder, or a file, of this name."""

@@ -34,7 +34,7 @@ class Here:
         for item in items:
             self.step()
             found.append(function(item))
-        watch(len(items), len(items), 1)
+        watch(len(items), len(items) or 1)
         return found
 
     def sent(
@@ -58,7 +58,7 @@ class Here:
         for part in range(parts):
             self.step()
             found.append(second(part, iter(blocks[part])))
-        watch(1, 1, 1)
+        watch(1, 1)
         return [*found, *own]
 
 

@@ -14,6 +14,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet
@@ -171,7 +172,7 @@ def no_jvm(monkeypatch: pytest.MonkeyPatch) -> SparkJvm:
 def test_an_interruption_that_was_ignored_ends_it_all_the_same(no_jvm: SparkJvm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
     aborted: list[str] = []
-    monkeypatch.setattr(SparkJvm, "_abort", lambda self: aborted.append("aborted"))
+    monkeypatch.setattr(no_jvm, "_jvm", SimpleNamespace(kill=lambda: aborted.append("aborted")), raising=False)
     monkeypatch.setattr(SparkJvm, "close", lambda self, **_: aborted.append("closed"))
 
     class Dropped:
@@ -242,7 +243,7 @@ def test_no_pyspark_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     [
         ([], "no capture given"),
         (["a.pcap"], "--out FOLDER is missing"),
-        (["a.pcap", "--out", "{full}"], "already exists"),
+        (["{full}/file", "--out", "{full}"], "already exists"),
         (["--sql", "select 1", "--out", "{full}"], "has no tables"),
         (["--follow", "{full}", "a.pcap", "--out", "x"], "--follow reads captures from one folder"),
         (["--follow", "{full}", "--resume", "--out", "x"], "--follow reads captures from one folder"),
@@ -260,7 +261,7 @@ def test_no_pyspark_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ),
         (["{full}/file", "--out", "hdfs://host/x"], "is not known; known are"),
         (["s3://key:secret@bucket/a.pcap", "--out", "x"], "credentials do not belong in a URL"),
-        (["{full}/file", "--out", "{full}/file"], "already exists"),
+        (["{full}/file", "--out", "{full}/file"], "file: is not a folder"),
         (["{full}/file", "--out", "{full}/file/x"], "cannot be written: not a directory"),
         (["{full}/*.pcap", "--out", "x"], "no file has such a name"),
         (["{full}/file", "--out", "x", "--point", "("], "is no regular expression"),
@@ -316,8 +317,8 @@ def test_a_full_disk_is_named_and_what_is_done_is_kept(
     from streamdump.spark import pipeline, write
 
     monkeypatch.setattr("streamdump.spark.session.SparkJvm", Fake)
-    monkeypatch.setattr("streamdump.cli.commands.pipeline.ROOM", 1 << 62)
     source, out = generated(tmp_path, 3000), tmp_path / "out"
+    full_disk = f"no space left on the disk of {out} or on that of temporary files (TMPDIR)"
     written = write._Parquet.write
     left = 0
 
@@ -331,7 +332,7 @@ def test_a_full_disk_is_named_and_what_is_done_is_kept(
     call = ["pipeline", str(source), "--out", str(out), "--split", "60000", "--parts", "3", "-q"]
     monkeypatch.setattr(write._Parquet, "write", full)
     assert main(call) == ExitCode.USAGE
-    assert capsys.readouterr().err == f"streamdump: no space left on the disk of {tmp_path}\n"
+    assert capsys.readouterr().err == f"streamdump: {full_disk}\n"
     assert [path.name for path in tmp_path.iterdir()] == [source.name], "what is worth nothing takes no room"
     packets = records(source)
     files = [tmp_path / "1.pcap", tmp_path / "2.pcap"]
@@ -351,7 +352,7 @@ def test_a_full_disk_is_named_and_what_is_done_is_kept(
     kept = tmp_path / ".out.partial"
     (said,) = capsys.readouterr().err.splitlines()
     done = f"1 finished unit kept in {kept}: --resume continues from there"
-    assert said == f"streamdump: no space left on the disk of {tmp_path}; {done}"
+    assert said == f"streamdump: {full_disk}; {done}"
     assert [path.name.partition("-")[0] for path in sorted(kept.iterdir())] == ["batch", "lock", "result", "state.json"]
     monkeypatch.setattr(write._Parquet, "write", written)
     assert main([*call, "--resume"]) == ExitCode.DONE

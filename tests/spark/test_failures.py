@@ -167,7 +167,7 @@ def test_a_master_that_does_not_answer_is_given_up_and_named(tmp_path: Path, jav
         call += ["--memory", "1G", "--patience", "20"]
         done = subprocess.run(call, env=environ, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == ExitCode.USAGE
-    said = re.fullmatch(rf"streamdump: {master} does not answer: gave up after 20 s; Spark's log is (\S+)\n", done.stderr)
+    said = re.fullmatch(rf"streamdump: Spark did not start on {master}: gave up after 20 s; its log is (\S+)\n", done.stderr)
     assert said, done.stderr
     Path(said[1]).unlink()
 
