@@ -9,7 +9,6 @@ from operator import attrgetter
 from typing import Any
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 
 from ..errors import Report, describe_exception
@@ -20,10 +19,6 @@ from .latencies import BUCKETS, REASONS, TIMES
 from .typed import STRUCTS, Member, by_name, fitting
 
 _JSON = msgspec.json.Encoder()
-
-MOST = (1 << 31) - 1
-"""Bytes that a column of text holds."""
-
 
 SCHEMA = 5
 """Rises with every change of the columns: they are only ever added, so a reader of an older table finds null in the new ones."""
@@ -139,13 +134,8 @@ FAULT = _struct(
 )
 
 
-def _json(values: Sequence[Any]) -> Any:
-    """JSON texts, one behind the other in one buffer: Arrow would look whether they are UTF-8."""
-    texts = list(map(_JSON.encode, values))
-    ends = np.cumsum([0, *map(len, texts)])
-    if ends[-1] > MOST:
-        raise OverflowError
-    return pa.StringArray.from_buffers(len(texts), pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(b"".join(texts)))
+def _json(values: Sequence[Any]) -> list[bytes]:
+    return list(map(_JSON.encode, values))
 
 
 def _texts(rows: Rows, name: str) -> list[str | None]:

@@ -97,33 +97,25 @@ def by_name(names: Iterable[str], objects: Sequence[Mapping[str, Any]]) -> dict[
     return found
 
 
-def fitting(values: Sequence[Any], kind: Any, make: Callable[[Sequence[Any], Any], Any] = pa.array) -> Any:
-    """An Arrow array of these values, null where one does not fit; `make` raises an error for those that have one of these."""
+def fitting(values: Sequence[Any], kind: Any) -> Any:
+    """An Arrow array of these values, null where one does not fit."""
     try:
-        return make(values, kind)
+        return pa.array(values, kind)
     except (OverflowError, ValueError):
         half = len(values) // 2
         if not half:
             return pa.nulls(1, kind)
-        return pa.concat_arrays([fitting(values[:half], kind, make), fitting(values[half:], kind, make)])
-
-
-def _wide(values: Sequence[Any], kind: Any) -> Any:
-    """Decimals of integers by way of these, since Arrow makes a Python object of each."""
-    try:
-        return pa.array(values, pa.int64()).cast(kind)
-    except (OverflowError, ValueError):
-        return pa.array(values, pa.uint64()).cast(kind)
+        return pa.concat_arrays([fitting(values[:half], kind), fitting(values[half:], kind)])
 
 
 def _plain(kind: Any, info: str, own: type, other: type = NULL, converted: Callable[[Any], Any] = lambda _: None) -> Member:
     """The member of this type, for values of the class `own`; those of the class `other` are converted. (Arrow itself accepts 1.5 as 1.)"""
-    accepted, make = frozenset((own, NULL)), _wide if kind == WIDE else pa.array
+    accepted = frozenset((own, NULL))
 
     def array(values: Sequence[Any]) -> Any:
         if not accepted.issuperset(map(type, values)):
             values = [one if type(one) is own else converted(one) if type(one) is other else None for one in values]
-        return fitting(values, kind, make)
+        return fitting(values, kind)
 
     return Member(kind, info, array)
 

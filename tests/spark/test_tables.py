@@ -92,7 +92,7 @@ def expected(member: Member, value: Any) -> Any:
     if type(value) is not int:
         return None
     if kind == typed.WIDE:
-        return Decimal(value) if -1 << 63 <= value < 1 << 64 else None
+        return Decimal(value) if abs(value) < 10**20 else None
     low, high = -1 << kind.bit_width - 1, (1 << kind.bit_width - 1) - 1
     return value if low <= value <= high else None
 
@@ -249,18 +249,6 @@ def test_secrets_are_hidden_as_in_the_json() -> None:
     assert len(texts) == len(secrets) > 0
     assert all(one.startswith("<redacted ") for one in texts)
     assert all(one in str(shown.to_pylist()) and one not in str(hidden.to_pylist()) for one in secrets)
-
-
-def test_rows_whose_json_is_too_long_for_one_column_become_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = messages(GOLDEN / "iggy" / "py060-basic.pcap")
-    complete = batch("messages", rows)
-    assert complete["fields"].num_chunks == 1
-    monkeypatch.setattr(tables, "MOST", max(len(one) for one in complete["fields"].to_pylist()) + 10)
-    waiting = PendingRows("messages")
-    waiting.add(rows)
-    found = waiting.batch([])
-    assert found["fields"].num_chunks > 1
-    assert found.combine_chunks().equals(complete.combine_chunks())
 
 
 def test_keys_that_peers_choose_and_orders_of_others_cost_nothing() -> None:
