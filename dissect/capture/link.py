@@ -106,6 +106,8 @@ class LinkParser:
         the suffix of `ends`."""
         self.network = b""
         """Suffix of the `ends` of its segments."""
+        self.seen: set[bytes] | None = None
+        """If not None, collects the `ends` of segments, which are not made."""
         self.cooked = False
         """Whether a packet was of a Linux cooked capture, in which each may repeat another."""
         self._odd: OddPackets | None = None
@@ -147,6 +149,9 @@ class LinkParser:
             self._foreign(kind, link)
             return None
         counters.tcp += 1
+        if self.seen is not None:
+            self.seen.add(ends)
+            return None
         if sent > available:
             data = buffer[ip + size : ip + available]
             if sent > packet.wire + offset - ip:
@@ -213,6 +218,9 @@ class LinkParser:
                 counters.fragments += 1
                 counters.reassembled += 1
             counters.tcp += 1
+            if self.seen is not None:
+                self.seen.add(found.ends)
+                return None
             counters.untimed += packet.untimed
             return Segment(
                 found.ends,

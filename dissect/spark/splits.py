@@ -37,7 +37,7 @@ from ..capture.packet_processes import PacketProcess
 from ..capture.unpack import packing
 from ..conversation.run_state import EVERY
 from ..diagnose.network import NetworkEvidence
-from ..errors import CaptureError, NoCapture, UsageError
+from ..errors import CaptureError, NoCapture, refuse
 from ..model import Packet
 from . import storage
 from .keys import key_of
@@ -74,8 +74,8 @@ BEFORE_S, AFTER_S = 86_400, 7 * 86_400
 NEVER = -(1 << 62)
 
 MANY = 1 << 20
-"""Limit of conversations of a range; beyond it they are not distinguished by the range that they lie in. A range of `TARGET` bytes
-has fewer packets."""
+"""Limit of directions of conversations of a range; beyond it they are not distinguished by the range that they lie in. A range of
+`TARGET` bytes has fewer packets."""
 
 AT_ONCE = 16
 """Requests to a store at the same time."""
@@ -226,8 +226,7 @@ def expand(sources: Sequence[str], others: list[str] | None = None) -> list[str]
             left_out = [one for one, piece in zip(asked, each(begin, asked), strict=True) if isinstance(piece.error, NoCapture)]
             others += left_out
             names = sorted(set(names) - set(left_out))
-            if not names:
-                raise UsageError(f"{source}: none of the files is a capture")
+            refuse((not names, f"{source}: none of the files is a capture"))
         found.update(dict.fromkeys(names))
     return list(found)
 
@@ -237,13 +236,13 @@ def _named_by(source: str, name: str) -> list[str]:
     if storage.status(name) is not None or (path is not None and path.exists() and not path.is_dir()):
         return [name]
     found = list(storage.listed(name)) or (sorted(_fitting(name)) if glob.has_magic(name) else [])
-    if found:
-        return found
-    if glob.has_magic(name):
-        raise UsageError(f"{source}: no file has such a name")
-    if path is not None and path.is_dir():
-        raise UsageError(f"{source}: the folder has no files")
-    raise CaptureError("no such file", source)
+    refuse(
+        (not found and glob.has_magic(name), f"{source}: no file has such a name"),
+        (not found and path is not None and path.is_dir(), f"{source}: the folder has no files"),
+    )
+    if not found:
+        raise CaptureError("no such file", source)
+    return found
 
 
 def _fitting(pattern: str) -> list[str]:
@@ -334,7 +333,7 @@ def grouped(splits: Sequence[Split], target: int) -> list[list[Split]]:
     groups: list[list[Split]] = []
     room = 0
     for split in splits:
-        if split.size > room or not groups:
+        if split.size > room:
             groups.append([])
             room = target
         groups[-1].append(split)
@@ -404,8 +403,7 @@ def begin(path: str) -> PlannedFile:
     """A file, and what its first bytes say of it."""
     file = PlannedFile(path, place=path)
     try:
-        known = storage.status(path)
-        file.size = 0 if known is None else known.size
+        file.size = (storage.status(path) or (0,))[0]
         with storage.open_input(path) as stream:
             raw = RawInput(stream, path)
             unpacked = packing(raw)
@@ -431,16 +429,14 @@ def unpack(pair: tuple[PlannedFile, str]) -> PlannedFile:
     """Unpack a capture into a file; one that is not packed is copied. Return it with its copy; without one, and with the bytes up to the
     damage, where it is damaged: then it is read as it is, which finds where."""
     file, to = pair
-    size = 0
     with storage.open_input(file.path) as stream, storage.folder(to).open() as out:
         raw = RawInput(stream, file.path)
         blocks = Blocks(raw, packing(raw))
         try:
             while data := blocks.read():
                 out.write(data)
-                size += len(data)
         except CaptureError:
-            return msgspec.structs.replace(file, size=size)
+            return msgspec.structs.replace(file, size=out.tell())
     return msgspec.structs.replace(begin(to), path=file.path, packed=file.packed)
 
 
@@ -522,7 +518,7 @@ def examine(split: Split) -> Split:
     if aside is not None:
         parser.network, parser.aside = network, aside.read
     found = msgspec.structs.replace(split, packets=0, aside=aside, error=None)
-    flows: set[int] = set()
+    parser.seen = set()
     times = [NEVER]
     latest_ns, landed = NEVER, split.stop
     reader = None
@@ -534,15 +530,16 @@ def examine(split: Split) -> Split:
                 found.first_ns = found.first_ns if found.packets else times[0]
                 latest_ns = max(latest_ns, max(times))
                 found.packets += len(packets)
-                ends = {segment.ends for packet in packets if (segment := parser.segment(packet, 0)) is not None}
-                if len(flows) < MANY:
-                    flows.update(key_of(some + network) for some in ends)
+                for packet in packets:
+                    parser.segment(packet, 0)
+                if parser.seen is not None and len(parser.seen) > MANY:
+                    parser.seen = None
     except CaptureError as problem:
         offset = None if problem.offset is None else problem.offset - split.head + split.start
         landed = split.start if offset is None else offset
         found.error = FileError(split.file, split.path, offset, problem.packet, problem.reason, split.stop - landed)
     found.size = landed - split.start
-    found.flows = np.sort(np.fromiter(flows, np.int64, len(flows))).tobytes() if len(flows) < MANY else None
+    found.flows = None if parser.seen is None else np.unique([key_of(ends + network) for ends in parser.seen]).astype(np.int64).tobytes()
     found.end_ns, found.middle_ns = (latest_ns, times[-1]), sorted(times)[len(times) // 2]
     if reader is not None:
         later = (kind for kind, end in reader.context.items() if end > split.head)

@@ -138,7 +138,7 @@ def test_packets_that_depend_on_each_other(
 def test_too_many_conversations_to_be_told_apart_are_all_sent(
     packets: list[Packet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(splits, "MANY", 3)
+    monkeypatch.setattr(splits, "MANY", 5)
     files = written(tmp_path / "files", by_client(packets))
     merged = written(tmp_path / "merged", [packets[:1000]])
     found = plan([str(path) for path in [*files, *merged]], 1 << 30)
