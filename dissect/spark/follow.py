@@ -6,7 +6,6 @@ open conversations as rows in Parquet files (`streamdump.spark.flows`).
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,22 +16,16 @@ from msgspec import structs
 from ..errors import CaptureError, UsageError
 from . import storage
 from .pipeline import FORMAT, Batch, Pipeline, PipelineSettings, Progress, State, likeness
-from .rotation import Look, ReadFile, Rotation, SeenFile, same_file
+from .rotation import KnownFile, Read, Rotation, same_file
 from .session import of_spark
 from .sink import sink_of
-from .splits import FileError, Plan
+from .splits import Plan
 from .tables import Input
 
 FOLDER = ".follow"
 
 BATCH_BYTES = 1 << 30
 """Maximum bytes of the files of one micro-batch; a larger file is one by itself."""
-
-ATTEMPTS = 3
-"""How often a micro-batch is tried whose files are deleted while it reads them, until it only reports that they are."""
-
-GONE_KEPT = 10_000
-"""Files that were read and are gone, and may come back: a folder that vanished for a while, or under another name."""
 
 
 class Follow(Pipeline):
@@ -78,101 +71,70 @@ class Follow(Pipeline):
     def step(self, end: bool = False) -> Batch | None:
         """A micro-batch of what can be read now, None where there is nothing to do. `end`: nothing will be written any more, and the
         conversations that are open end with the last file."""
-        for attempt in range(ATTEMPTS + 1):
-            found = self.rotation.look(self.state.taken, end)
-            # One that was missed has no other error
-            ended = list({one.path: one for one in (*found.ended, *map(self._lost, found.missed))}.values())
-            ready = _some(found.ready) if attempt < ATTEMPTS else []
-            last = end and len(ready) == len(found.ready)
-            if not ready and not ended and not (last and self.state.carry):
-                return None
-            try:
-                return self._batch(found._replace(ready=ready, ended=ended), last)
-            except Exception as error:
-                # A ring deletes files: what is still there is read, what is not is missed by the next look
-                expected = isinstance(error, OSError | CaptureError) or of_spark(error)
-                if not expected or all(same_file(one.path, one) for one in ready):
-                    raise
-        raise AssertionError
+        found = self.rotation.look(self.state, end)
+        ready = _some(found)
+        last = end and len(ready) == len(found)
+        if not ready and not self.state.errors and not (last and self.state.carry):
+            return None
+        try:
+            return self._batch(ready, last)
+        except Exception as error:
+            expected = isinstance(error, OSError | CaptureError) or of_spark(error)
+            if not expected or all(not one.head_size or same_file(one.path, one) for one in ready):
+                raise
+        # A ring deletes files: what is gone is reported first, what is still there is read by the next one
+        self.rotation.look(self.state, end)
+        return self._batch([], last=False)
 
-    def _batch(self, found: Look, last: bool) -> Batch:
-        state, ready = self.state.next(), found.ready
+    def _batch(self, ready: list[KnownFile], last: bool) -> Batch:
+        state = self.state.next()
         copies = storage.folder(self.cluster.scratch or self.folder.name).at("unpacked")
-        plan = self.look([one.path for one in ready], sum(one.size for one in ready), copies)
-        errors = [one.error for one in found.ended if one.error is not None]
-        for old in found.ended:
-            state.taken[old.path] = structs.replace(old, error=None)
-        again = [(one, state.taken.pop(one.read.path, one.read)) for one in (*found.renamed, *ready) if one.read is not None]
-        for one, old in again:
-            state.taken[one.path] = structs.replace(old, path=one.path, head=one.head, head_size=one.head_size, size=one.size)
-        inputs = self._take(state, ready, plan, errors)
-        paths = {taken.file: path for path, taken in state.taken.items()}
-        gone = [one for one in state.taken.values() if one.error is None and not self.rotation.there(one.path)]
-        for old in sorted(gone, key=lambda one: one.at_ns)[:-GONE_KEPT]:
-            del state.taken[old.path]
-        plan.errors = errors
+        plan = self.look([one.path for one in ready], sum(one.status.size for one in ready), copies)
+        inputs = self._take(state, ready, plan)
+        paths = {one.read.file: one.path for one in (*state.gone, *state.taken.values()) if one.read is not None}
         batch = self.unit(state, plan, inputs, paths, last=last)
         copies.remove()
         return structs.replace(batch, files=len(ready))
 
-    def _take(self, state: State, ready: list[SeenFile], plan: Plan, errors: list[FileError]) -> list[Input]:
-        """Note what is read now, and leave out of the plan what was read before; return the rows of `files`, and add to `errors`.
+    def _take(self, state: State, ready: list[KnownFile], plan: Plan) -> list[Input]:
+        """Note what is read now, and leave out of the plan what was read before; return the rows of `files`.
 
-        The plan counts the files that are ready, and gets the indexes of this run.
+        The plan counts the files that are ready, and gets the indexes of this run, and the errors that are reported now.
         """
         files = []
         for one, planned in zip(ready, plan.files.values(), strict=True):
-            old = one.read
-            if old is None:
-                old = ReadFile(one.path, "", 0, 0, None, state.files)
-                state.points.add(old.file, self.settings.point_of(one.path))
+            before = one.read
+            if before is None:
+                before = Read(state.files)
+                state.points.add(before.file, self.settings.point_of(one.path))
                 state.files += 1
             # More may have come since it was looked at
-            size = one.size if planned.packed or planned.place != one.path else planned.size or 0
-            taken = state.taken[one.path] = ReadFile(
-                one.path,
-                one.head,
-                one.head_size,
-                size,
-                one.first_ns,
-                old.file,
-                at_ns=time.time_ns(),
-                superseded=one.superseded,
-            )
-            files.append((one, old, taken))
+            size = one.status.size if planned.packed or planned.place != one.path else planned.size
+            read = structs.replace(before, size=size, error=None)
+            state.taken[one.path] = structs.replace(one, read=read)
+            files.append((before, read))
         for split in plan.splits:
-            _, old, taken = files[split.file]
-            taken.packets, taken.latest_ns = split.number + split.packets, split.end_ns[0]
-            split.file, split.after, split.latest_ns = taken.file, old.packets, max(split.latest_ns, old.latest_ns)
+            before, read = files[split.file]
+            read.packets = split.number + split.packets
+            split.file, split.after = read.file, before.packets
         plan.splits = [split for split in plan.splits if split.number + split.packets > split.after]
-        for error in plan.errors:
-            one, _, taken = files[error.file]
-            error.file = taken.file
-            if error.fatal and not one.final and error.offset is not None:
-                taken.error = error
+        found, plan.errors, state.errors = plan.errors, [*state.errors], []
+        for error in found:
+            _, read = files[error.file]
+            error.file = read.file
+            if error.fatal and error.offset is not None:
+                read.error = error
             else:
-                errors.append(error)
+                plan.errors.append(error)
         inputs = []
-        for (one, old, taken), planned in zip(files, plan.files.values(), strict=True):
-            if one.read is None or taken.packets > old.packets:
-                # Packed since, it may be smaller
-                size = taken.size - (old.size if old.size <= taken.size else 0)
-                point = self.settings.point_of(one.path)
-                inputs.append(Input(taken.file, one.path, size, taken.packets - old.packets, point, planned.head, planned.size))
+        for one, planned, (before, read) in zip(ready, plan.files.values(), files, strict=True):
+            if one.read is None or read.packets > before.packets:
+                size, packets = read.size - before.size, read.packets - before.packets
+                inputs.append(Input(read.file, one.path, size, packets, self.settings.point_of(one.path), planned.head, planned.size))
         return inputs
 
-    def _lost(self, one: SeenFile) -> ReadFile:
-        """Remember a file that was deleted or replaced before it was read: the error of a file that is never read again."""
-        state, old = self.state, self.state.taken.get(one.path)
-        if old is None or old.first_ns != one.first_ns:
-            old = ReadFile(one.path, "", 0, 0, None, state.files)
-            state.files += 1
-        error = FileError(old.file, one.path, old.size or None, None, "was deleted or written anew before it was read", one.size - old.size)
-        lost = state.taken[one.path] = ReadFile(one.path, "", 0, one.size, one.first_ns, old.file, error=error)
-        return lost
 
-
-def _some(ready: list[SeenFile]) -> list[SeenFile]:
+def _some(ready: list[KnownFile]) -> list[KnownFile]:
     """The first of these files, as many as are read together."""
-    sizes = list(accumulate(one.size for one in ready))
+    sizes = list(accumulate(one.status.size for one in ready))
     return ready[: max(bisect_right(sizes, BATCH_BYTES), 1)]

@@ -22,7 +22,7 @@ from . import PARTS, latencies, storage, tasks
 from .already_read import Captures
 from .flows import CaptureFacts, PointOf, earliest, errors_of
 from .keys import NETWORKS
-from .rotation import ReadFile
+from .rotation import KnownFile
 from .session import SparkTasks, Watch
 from .sink import Sink, sink_of
 from .splits import (
@@ -139,8 +139,12 @@ class State(msgspec.Struct):
     """Units done."""
     version: int = 0
     """The transaction of Delta tables that commits it."""
-    taken: dict[str, ReadFile] = msgspec.field(default_factory=dict)
-    """Of a folder that is followed: what was read of its files."""
+    taken: dict[str, KnownFile] = msgspec.field(default_factory=dict)
+    """The files of a folder that is followed, and what was read of them."""
+    gone: list[KnownFile] = msgspec.field(default_factory=list)
+    """Files that were read and are gone, and may come back."""
+    errors: list[FileError] = msgspec.field(default_factory=list)
+    """Of files of this folder, to be reported by the next unit."""
     files: int = 0
     """The index of the next file."""
     packets: int = 0

@@ -11,12 +11,11 @@ import os
 import random
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from streamdump.spark import delta, follow, sink
+from streamdump.spark import delta, sink
 from streamdump.spark.follow import Follow
 from streamdump.spark.pipeline import PipelineSettings
 from streamdump.spark.rotation import Rotation
@@ -63,7 +62,6 @@ class World:
         self.kills = 0
         self.cluster = Local()
         self.work: Follow | None = None
-        monkeypatch.setattr(follow, "time", SimpleNamespace(time_ns=lambda: self.now))
         moved, added, commit = Folder.move, delta.DeltaSink._add, sink.Sink.commit
 
         def move(made: Folder, to: Folder) -> None:

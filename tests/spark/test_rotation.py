@@ -12,7 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from streamdump.spark.rotation import HEAD, HOLD_NS, ReadFile, Rotation, SeenFile, digest, natural, series
+from streamdump.spark.pipeline import FORMAT, State
+from streamdump.spark.rotation import HEAD, HOLD_NS, KnownFile, Read, Rotation, digest, natural, series
 from streamdump.spark.splits import FileError
 from tests.support.frames import START_NS, Packet, ethernet, ip4, pcap, tcp
 
@@ -27,9 +28,7 @@ class Folder:
         self.path = path
         self.now = START_NS
         self.rotation = Rotation(path, SETTLE_NS, lambda: self.now)
-        self.taken: dict[str, ReadFile] = {}
-        self.renamed: list[SeenFile] = []
-        self._missed: list[SeenFile] = []
+        self.state = State(FORMAT, {})
 
     def write(self, name: str, first: int | None, packets: int = 3) -> Path:
         """A capture whose packets begin so many seconds after the start, changed now."""
@@ -42,29 +41,27 @@ class Folder:
         os.utime(path, ns=(self.now, self.now))
         return path
 
-    def look(self, end: bool = False) -> list[SeenFile]:
-        found = self.rotation.look(self.taken, end)
-        self.renamed = found.renamed
-        self._missed += found.missed
-        return found.ready
+    def look(self, end: bool = False) -> list[KnownFile]:
+        return self.rotation.look(self.state, end)
 
-    def missed(self) -> list[SeenFile]:
-        """Those of all looks since the last call."""
-        missed, self._missed = self._missed, []
-        return missed
+    def read(self, path: Path) -> Read | None:
+        """What was read of a file that is there."""
+        return self.state.taken[str(path)].read
 
-    def ended(self, end: bool = False) -> list[ReadFile]:
-        return self.rotation.look(self.taken, end).ended
+    def errors(self, end: bool = False) -> list[FileError]:
+        """Those of all looks since the last call, and of another one."""
+        self.look(end)
+        errors, self.state.errors = self.state.errors, []
+        return errors
 
     def names(self, end: bool = False) -> list[str]:
         return [Path(one.path).name for one in self.look(end)]
 
-    def take(self, ready: Sequence[SeenFile], error: FileError | None = None) -> list[str]:
+    def take(self, ready: Sequence[KnownFile], error: FileError | None = None) -> list[str]:
         """Read these files."""
         for one in ready:
-            self.taken[one.path] = ReadFile(
-                one.path, one.head, one.head_size, one.size, one.first_ns, 0, 1, one.first_ns or 0, error, self.now, one.superseded
-            )
+            self.state.files += 1
+            one.read = Read(self.state.files, one.status.size, 1, error)
         return [Path(one.path).name for one in ready]
 
 
@@ -110,15 +107,16 @@ def test_the_newest_is_read_when_it_was_quiet_and_read_on_when_it_grew(folder: F
     assert folder.look() == []
     folder.now += 1
     (ready,) = folder.look()
-    assert (ready.superseded, ready.read) == (False, None)
+    assert (ready.end_ns, ready.read) == (None, None)
     folder.take([ready])
+    size = path.stat().st_size
     assert folder.look() == []
     folder.write("c.pcap", 0, 5)
     assert folder.look() == []
     folder.now += SETTLE_NS
     (ready,) = folder.look()
-    assert ready.read is folder.taken[str(path)]
-    assert ready.size > ready.read.size
+    assert ready.read == Read(1, size, 1)
+    assert ready.status.size > size
 
 
 def test_a_file_with_an_old_time_is_read_at_once(folder: Folder) -> None:
@@ -164,12 +162,11 @@ def test_a_packed_copy_is_known_when_a_ring_uses_the_name_again(folder: Folder) 
     assert folder.take(folder.look()) == ["c0.pcap"]
     folder.put("c0.pcap.gz", gzip.compress(path.read_bytes()))
     path.unlink()
-    folder.look()
-    folder.take(folder.renamed)
+    assert folder.look() == []
     folder.write("c0.pcap", 2)
     folder.now += SETTLE_NS
     assert folder.take(folder.look()) == ["c1.pcap", "c0.pcap"]
-    assert folder.look() == folder.renamed == []
+    assert folder.look() == folder.errors() == []
 
 
 def test_a_packed_copy_is_not_read_beside_what_it_is_made_of(folder: Folder) -> None:
@@ -194,22 +191,22 @@ def test_what_was_added_before_a_file_was_packed_is_read(folder: Folder) -> None
     path.unlink()
     (ready,) = folder.look()
     assert Path(ready.path).name == "c1.pcap.gz"
-    assert ready.read is folder.taken[str(path)]
+    assert ready.read == Read(1, 0, 1)
 
 
 def test_a_file_that_is_renamed_is_not_read_again(folder: Folder) -> None:
     path = folder.write("now.pcap", 0)
     folder.now += SETTLE_NS
     folder.take(folder.look())
+    read = folder.read(path)
     path.rename(folder.path / "done.pcap")
     folder.write("now.pcap", 9)
     folder.now += SETTLE_NS
     (now,) = folder.look()
-    (done,) = folder.renamed
-    assert (done.read, now.read) == (folder.taken[str(path)], None)
-    assert folder.missed() == []
-    folder.take([done, now])
-    assert folder.look() == folder.renamed == []
+    assert folder.read(folder.path / "done.pcap") == read
+    assert now.read is None
+    folder.take([now])
+    assert folder.look() == folder.errors() == []
 
 
 @pytest.mark.parametrize("name", ["done.pcap", "now1.pcap.gz"])
@@ -225,7 +222,7 @@ def test_what_was_read_and_is_deleted_under_another_name_is_not_missed(folder: F
         path.rename(folder.path / name)
     folder.look()
     (folder.path / name).unlink()
-    assert folder.look() == folder.missed() == []
+    assert folder.look() == folder.errors() == []
 
 
 def test_a_second_name_in_the_folder_is_no_second_file(folder: Folder) -> None:
@@ -248,8 +245,10 @@ def test_pipes_and_sockets_are_no_captures(folder: Folder) -> None:
 def test_a_file_that_may_be_read_later_is_read_then(folder: Folder) -> None:
     path = folder.write("c1.pcap", 0)
     folder.take(folder.look(end=True))
-    taken = folder.taken[str(path)]
-    folder.taken[str(path)] = msgspec.structs.replace(taken, head=digest(b""), head_size=0)
+    known = folder.state.taken[str(path)]
+    folder.state.taken[str(path)] = msgspec.structs.replace(known, head=digest(b""), head_size=0)
+    folder.now += SECOND
+    os.utime(path, ns=(folder.now, folder.now))
     (ready,) = folder.look(end=True)
     assert ready.read is None
 
@@ -260,15 +259,11 @@ def test_files_that_are_gone_before_they_were_read_are_told_once(folder: Folder)
     folder.take(folder.look())
     folder.write("r0.pcap", 2)
     assert folder.look()
-    assert folder.missed() == [], "r0 was read, r1 is there"
+    assert folder.errors() == [], "r0 was read, r1 is there"
     path.unlink()
     folder.write("r0.pcap", 4)
-    folder.look()
-    assert [(Path(one.path).name, one.first_ns) for one in folder.missed()] == [
-        ("r0.pcap", START_NS + 2 * SECOND),
-        ("r1.pcap", START_NS + SECOND),
-    ]
-    assert folder.missed() == []
+    assert [(Path(one.path).name, one.file) for one in folder.errors()] == [("r0.pcap", 1), ("r1.pcap", 2)]
+    assert folder.errors() == []
 
 
 def test_a_folder_that_vanishes_and_comes_back_is_as_it_was(folder: Folder) -> None:
@@ -277,7 +272,7 @@ def test_a_folder_that_vanishes_and_comes_back_is_as_it_was(folder: Folder) -> N
     folder.take(folder.look())
     away = folder.path.rename(folder.path.with_name("away"))
     assert folder.look() == []
-    assert folder.missed() == []
+    assert folder.errors() == []
     away.rename(folder.path)
     assert folder.names(end=True) == ["c2.pcap"]
 
@@ -351,9 +346,9 @@ def test_a_cut_end_is_told_once_nothing_came_for_long(folder: Folder) -> None:
     path = str(folder.write("c1.pcap", 0))
     folder.now += SETTLE_NS
     folder.take(folder.look(), cut(path))
-    assert folder.ended() == []
+    assert folder.errors() == []
     folder.now += HOLD_NS
-    assert folder.ended() == [folder.taken[path]]
+    assert folder.errors() == [cut(path)]
 
 
 @pytest.mark.parametrize("how", ["another begun", "written anew", "deleted", "the end"])
@@ -367,10 +362,7 @@ def test_a_cut_end_is_told_when_nothing_can_come(folder: Folder, how: str) -> No
         folder.write("c1.pcap", 9)
     elif how == "deleted":
         Path(path).unlink()
-    if how == "another begun":
-        assert folder.ended() == [], "a clock that was set back makes the newest seem old"
-        folder.now += SETTLE_NS
-    assert folder.ended(how == "the end") == [folder.taken[path]]
+    assert folder.errors(how == "the end") == [cut(path)]
 
 
 @pytest.mark.parametrize("how", ["renamed", "packed"])
@@ -378,15 +370,16 @@ def test_a_cut_end_to_which_more_came_under_another_name_is_read_first(folder: F
     path = folder.write("c1.pcap", 0)
     folder.now += SETTLE_NS
     folder.take(folder.look(), cut(str(path)))
+    size = path.stat().st_size
     data = folder.write("c1.pcap", 0, 9).read_bytes()
     folder.put("other.pcap" if how == "renamed" else "c1.pcap.gz", data if how == "renamed" else gzip.compress(data))
     path.unlink()
     folder.write("c1.pcap" if how == "renamed" else "c2.pcap", 50)
     folder.look()
-    assert folder.ended() == []
+    assert folder.errors() == []
     folder.now += SETTLE_NS
     ready = folder.look()
-    assert [one.read for one in ready if one.first_ns == START_NS] == [folder.taken[str(path)]]
+    assert [one.read for one in ready if one.first_ns == START_NS] == [Read(1, size if how == "renamed" else 0, 1, cut(str(path)))]
 
 
 @pytest.mark.parametrize("name", ["done.pcap", "now.pcap.gz"])
@@ -402,8 +395,8 @@ def test_a_file_whose_first_packet_was_cut_is_known_under_another_name(folder: F
     folder.put(name, gzip.compress(data) if name.endswith(".gz") else data)
     folder.now += SETTLE_NS
     (ready,) = folder.look()
-    assert ready.read is folder.taken[str(path)]
-    assert folder.ended() == []
+    assert ready.read == Read(1, 0 if name.endswith(".gz") else 60, 1, cut(str(path)))
+    assert folder.errors() == []
 
 
 def test_a_cut_end_to_which_more_came_is_read_first(folder: Folder) -> None:
@@ -412,5 +405,5 @@ def test_a_cut_end_to_which_more_came_is_read_first(folder: Folder) -> None:
     folder.take(folder.look(), cut(path))
     folder.write("c1.pcap", 0, 9)
     folder.write("c2.pcap", 9)
-    assert folder.ended() == []
+    assert folder.errors() == []
     assert folder.names() == ["c1.pcap"]
