@@ -454,6 +454,8 @@ def _table(lines: list[tuple[str, ...]]) -> None:
 
 def _query(spark: Any, sql: str) -> None:
     """Print what a query gives, as columns between tabs."""
+    from pyspark.errors import PySparkException
+
     from streamdump.render.terminal import visible
 
     try:
@@ -462,9 +464,7 @@ def _query(spark: Any, sql: str) -> None:
         write_text("\t".join(found.columns) + "\n")
         for row in rows:
             write_text("\t".join(visible("" if cell is None else str(cell)) for cell in row) + "\n")
-    except Exception as error:
-        if not type(error).__module__.startswith("pyspark.errors"):
-            raise
+    except PySparkException as error:
         raise UsageError(f"--sql: {str(error).strip().splitlines()[0]}") from error
 
 
@@ -489,8 +489,7 @@ class _Bar:
             self.bar.add_task(progress.what, tasks="")
             self.bar.start()
         tasks = f"{progress.tasks}/{progress.total}"
-        (task,) = self.bar.task_ids
-        self.bar.update(task, description=progress.what, total=progress.bytes, completed=progress.read, tasks=tasks)
+        self.bar.update(self.bar.task_ids[0], description=progress.what, total=progress.bytes, completed=progress.read, tasks=tasks)
 
     def close(self) -> None:
         if self.bar is not None:

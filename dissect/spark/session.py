@@ -214,6 +214,7 @@ class SparkJvm(SparkTasks):
             "spark.local.dir": self._folder.name,
             "spark.ui.enabled": str(ui).lower(),
             "spark.pyspark.python": sys.executable,
+            "spark.python.daemon.module": "streamdump.spark.daemon",
             **(settings or {}),
         }
         limit_s = min(patience_s, MASTER_S) if master.startswith("spark://") else patience_s
