@@ -132,8 +132,6 @@ class Blocks:
         self.packets = 0
         self.places: deque[tuple[bytes, int]] | None = None
         """Buffers of packets with their positions in the capture, collected if not None; the consumer removes them."""
-        self.snap = 0
-        """Maximum captured bytes of a packet, as the file describes them; 0 if it does not."""
         self.context: dict[int, int] = {}
         """By type of block, where the last one ends without which packets after it cannot be read, or which needs those before it."""
         self._most = BLOCK

@@ -40,7 +40,7 @@ def read_packets(blocks: Blocks) -> Iterator[list[Packet]]:
     if major != 2:
         raise blocks.error(f"pcap version {major}.{minor} is not supported", 4)
     link = network & 0x03FF_FFFF  # above are flags and the length of the frame check sequence
-    blocks.snap, limit = snap, size_limit(snap)
+    limit = size_limit(snap)
     unpack = struct.Struct(order + "4I").unpack_from
 
     base, at, number = 0, HEADER, blocks.packets  # base: the buffer's position in the file

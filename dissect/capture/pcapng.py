@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..errors import CaptureError
 from ..model import Packet
 from .blocks import Blocks
-from .pcap import ALWAYS, LARGEST, size_limit
+from .pcap import ALWAYS, size_limit
 
 if TYPE_CHECKING:
     from .packet_processes import ProcessReader
@@ -130,7 +130,6 @@ def read_packets(blocks: Blocks, secrets: Secrets | None = None, processes: Proc
         walked = sections.walk(buffer, blocks.packets + 1, base)
         if walked.packets:
             blocks.packets += len(walked.packets)
-            blocks.snap = sections.snap
             blocks.place(buffer, base)
             yield walked.packets
         base += walked.at
@@ -171,8 +170,6 @@ class Sections:
 
     def __init__(self, secrets: Secrets | None, processes: ProcessReader | None, context: dict[int, int]) -> None:
         """`context`: see `Blocks`."""
-        self.snap = 0
-        """The largest snap length of an interface."""
         self._secrets = secrets
         self._processes = processes
         self._context = context
@@ -289,6 +286,5 @@ class Sections:
             elif code == 0:
                 break
             option += 4 + (length + 3 & ~3)
-        self.snap = max(self.snap, snap or LARGEST)
         self._interfaces.add(link, snap, resolution, offset)
         self._limit = max(self._limit, size_limit(snap))

@@ -1,13 +1,12 @@
-"""Cuts captures into byte ranges that are read apart, and proves that no packet is read twice or not at all.
+"""Cuts captures into byte ranges that are read apart, so that no packet is read twice or not at all.
 
-A record of a pcap or pcapng file has no mark, so where one begins in mid-file is found by convergence: of every position at which a
-record could begin the chain of lengths is followed, and once all chains that begin near a border have become one, that one is the
-file's. This proposes borders only. What makes them certain is the landing: the first range begins with the first packet, and the
-walk through each range has to end exactly where the next one begins. Where it does not, the rest of the file is read in one piece.
+A record of a pcap or pcapng file has no mark, so every file is walked through once before it is read (`examine`), which cuts it between
+two packets. A range ends where the next one begins, and is read up to the last packet that was counted in it. The walk also finds what
+has to be known of the packets before a range (their numbers go on, and the latest time decides the order among several files), what is
+in it, and damage: a damaged file ends where a single reader would have ended.
 
-A range has to know what came before it: packets (their numbers go on), the latest time (it decides the order among several files),
-and the interfaces of a pcapng section. So every range is walked once before it is read (`examine`), which also finds damage: a
-damaged file ends where a single reader would have ended.
+What describes the packets of a file comes before the first one, and is read again before each range. From where it changes on, a file is
+not cut any more.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from fnmatch import fnmatchcase
+from functools import partial
 from operator import attrgetter
 from typing import Any, BinaryIO
 
@@ -29,10 +28,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..capture import pcap, pcapng
-from ..capture.blocks import BLOCK, PIECE, Blocks, RawInput
+from ..capture.blocks import BLOCK, Blocks, RawInput
 from ..capture.ends import network_key
 from ..capture.files import CaptureReader, named_as_capture
-from ..capture.link import SLL, SLL2, LinkParser
+from ..capture.link import LinkParser
 from ..capture.packet_processes import PacketProcess
 from ..capture.unpack import packing
 from ..conversation.run_state import EVERY
@@ -48,28 +47,16 @@ TARGET = 64 << 20
 HEAD = 4096
 """First bytes by which a file is recognised."""
 
-BEGIN = 28
-"""First bytes that show format and byte order, and of a pcap file the second of the first packet."""
-
-FIRST = 16 << 20
-"""First bytes in which the first packet has to be, for a file to be cut: every range is read after what comes before that."""
-
-WINDOW = 1 << 20
-LARGEST = 264_000
-"""How far borders are searched, and the largest record that they may lie in; larger ones only make ranges longer."""
-
-LEAST = 32
-"""Bytes of a file in which no border is looked for."""
-
 APART = {
     pcapng.SECTION: "the file has several sections",
     pcapng.INTERFACE: "interfaces are described in mid-file",
     pcapng.SIMPLE: "packets have no time",
 }
-"""Why a range with a block of this type cannot be read apart; the others describe processes."""
+OTHERS = "processes are described in mid-file"
+"""Why a file is not cut behind a block of this type, or of another one that others depend on."""
 
-BEFORE_S, AFTER_S = 86_400, 7 * 86_400
-"""How far from the first packet's time those of a file may lie for borders to be found in it."""
+PIECES = 1024
+"""A range is this often the least size of some packets, so that it can end between them near the size that is asked for."""
 
 NEVER = -(1 << 62)
 
@@ -127,8 +114,6 @@ class Split(msgspec.Struct, kw_only=True):
     head: int = 0
     network: int = 0
     """Number of the network that its conversations are kept apart in."""
-    size: int = 0
-    """Bytes up to the damage in it."""
     packets: int = 0
     flows: bytes | None = b""
     """The `flow_id` of its segments, each once, sorted; None where there are too many."""
@@ -140,20 +125,17 @@ class Split(msgspec.Struct, kw_only=True):
     """The time in the middle of its last packets, which a few with a wrong one do not change."""
     aside: NetworkEvidence | None = None
     """Evidence of ICMP and DNS in it, where that was asked for."""
-    error: FileError | None = None
-    """What ends the file in this range."""
-    apart: str | None = None
-    """Why what comes after it cannot be read without it."""
-    dependent: bool = False
-    """Packets depend on others across conversations: of a Linux cooked capture, any may repeat one; a fragment needs the others."""
-    secrets: bool = False
-    """The file holds keys of TLS."""
     number: int = 0
     """Packets of the file before it."""
     latest_ns: int = NEVER
     """The time of the latest of them."""
     after: int = 0
     """Packets up to this number were read before."""
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+        return self.stop - self.start
 
 
 class PlannedFile(msgspec.Struct):
@@ -167,18 +149,17 @@ class PlannedFile(msgspec.Struct):
     place: str = ""
     """Where its bytes are: itself, or a copy."""
     packed: bool = False
-    begin: bytes = b""
-    """Its first bytes, as `BEGIN`."""
-    first: int = 0
-    """Where its first packet begins; 0 where it is not to be cut."""
     error: CaptureError | None = None
     """Why it is not a capture."""
 
 
-Near = tuple[PlannedFile, int, int]
-"""A file, a position that a border is looked for next to, and the index of the file."""
+class Examined(msgspec.Struct):
+    """What is in a file: ranges that have packets, and what is wrong with it."""
 
-Positions = NDArray[np.int64]
+    ranges: list[Split]
+    errors: list[FileError]
+    secrets: bool = False
+    """It holds keys of TLS."""
 
 
 class Plan(msgspec.Struct):
@@ -198,7 +179,7 @@ class Plan(msgspec.Struct):
         found = NetworkEvidence()
         for split in self.splits:
             if split.aside is not None:
-                found.merge(split.aside, split.file, split.number)
+                found.merge(split.aside, split.file)
         return found
 
     @property
@@ -294,25 +275,20 @@ def plan(
     read twice: to be examined, and to be dissected. `networks`: the numbers of the files' networks, where these are kept separate.
     """
     result = Plan(dict(enumerate(_files(files, unpacked, fetch))), [], [])
-    starts = {index: [one.first] for index, one in result.files.items()}
-    nears: list[Near] = []
-    for index, one in result.files.items():
-        most = one.size - target // 2 if 0 < one.first <= target else 0
-        nears += [(one, near, index) for near in range(target, most, target)]
-
-    def spread(function: Callable[[Any], Any], some: Sequence[Any], place: Callable[[Any], str]) -> Iterable[Any]:
-        return each(function, some, place) if run is None or not some else run(function, some)
-
-    for (_, _, index), at in zip(nears, spread(border, nears, lambda near: near[0].place), strict=True):
-        if at is not None and at > starts[index][-1]:
-            starts[index].append(at)
-    ranges = []
-    for index, one in result.files.items():
-        network, evidence = networks[index] if networks else 0, NetworkEvidence() if aside else None
-        for start, stop in itertools.pairwise((*starts[index], one.size)):
-            ranges.append(Split(file=index, path=one.place, start=start, stop=stop, head=one.first, network=network, aside=evidence))
-    for _, some in itertools.groupby(spread(examine, ranges, attrgetter("path")), attrgetter("file")):
-        _chain(result, list(some))
+    evidence = NetworkEvidence() if aside else None
+    whole = [
+        Split(file=index, path=one.place, stop=one.size, network=networks[index] if networks else 0, aside=evidence)
+        for index, one in result.files.items()
+    ]
+    spread = run or partial(each, name=attrgetter("path"))
+    for found, file in zip(spread(partial(examine, target=target), whole), result.files.values(), strict=True):
+        result.splits += found.ranges
+        result.secrets += [file.path] if found.secrets else []
+        for error in found.errors:
+            error.path = file.path
+            if file.packed:
+                error.lost, file.size = (None, file.size) if file.head else (file.size, 0)
+        result.errors += found.errors
     return result
 
 
@@ -408,18 +384,11 @@ def begin(path: str) -> PlannedFile:
             raw = RawInput(stream, path)
             unpacked = packing(raw)
             file.packed = unpacked is not None
-            blocks = Blocks(raw, unpacked or _pieces(stream, path, (0, PIECE), (min(PIECE, file.size), FIRST)))
-            blocks.places = deque()
+            blocks = Blocks(raw, unpacked)
             data = blocks.read(HEAD)
             blocks.unread(data)
-            reader = CaptureReader(blocks)
-            file.head, file.begin = digest(data[:HEAD]), data[:BEGIN]
-            if not file.packed:
-                with suppress(CaptureError, StopIteration):
-                    packet = next(reader.batches())[0]
-                    block = pcapng.LEAST[pcapng.SIMPLE if packet.untimed else pcapng.ENHANCED] - 4
-                    header = pcap.RECORD if reader.format == "pcap" else block
-                    file.first = 0 if packet.link in (SLL, SLL2) else blocks.places[0][1] + packet.offset - header
+            CaptureReader(blocks)
+            file.head = digest(data[:HEAD])
     except CaptureError as error:
         file.error = error
     return file
@@ -440,35 +409,6 @@ def unpack(pair: tuple[PlannedFile, str]) -> PlannedFile:
     return msgspec.structs.replace(begin(to), path=file.path, packed=file.packed)
 
 
-def _chain(result: Plan, found: list[Split]) -> None:
-    """Add the ranges of one file: as examined while each lands on the next one, and the rest in one piece from where that ends."""
-    file = result.files[found[0].file]
-    if len(found) > 1 and any(one.dependent for one in found):
-        found = [examine(msgspec.structs.replace(found[0], stop=file.size))]
-    number, latest_ns = 0, NEVER
-    for one in found:
-        why = one.apart if one is not found[-1] else None
-        if len(found) > 1 and (why is not None or one.error is not None):
-            one = examine(msgspec.structs.replace(one, number=number, stop=file.size))
-            if one.error is None:
-                reason = f"{why or 'the packets do not land on the next range'}; read in one piece from byte {one.start}"
-                result.errors.append(FileError(one.file, file.path, one.start, number or None, reason, 0, False))
-        one.number, one.latest_ns = number, latest_ns
-        number, latest_ns = number + one.packets, max(latest_ns, one.end_ns[0])
-        one.end_ns = latest_ns, one.end_ns[1]
-        if one.packets:
-            result.splits.append(one)
-        if one.secrets and file.path not in result.secrets:
-            result.secrets.append(file.path)
-        if one.error is not None:
-            one.error.path = file.path
-            if file.packed:
-                one.error.lost, file.size = (None, file.size) if file.head else (file.size, 0)
-            result.errors.append(one.error)
-        if one.error is not None or one.stop == file.size:
-            return
-
-
 def _pieces(stream: BinaryIO, path: str, *parts: tuple[int, int]) -> Iterator[bytes]:
     """The bytes of these parts of a file."""
     raw = RawInput(stream, path)
@@ -479,14 +419,6 @@ def _pieces(stream: BinaryIO, path: str, *parts: tuple[int, int]) -> Iterator[by
             at += len(data)
 
 
-def _reader(stream: BinaryIO, split: Split) -> CaptureReader:
-    """A reader of a range of an open file, which counts packets as in the file."""
-    raw = RawInput(stream, split.path)
-    blocks = Blocks(raw, packing(raw) or _pieces(stream, split.path, (0, split.head), (split.start, split.stop)))
-    blocks.packets = split.number
-    return CaptureReader(blocks)
-
-
 def batches(split: Split, owners: dict[int, PacketProcess]) -> Iterator[list[Packet]]:
     """The packets of a range, numbered as in the file, as many as it had when it was examined.
 
@@ -495,7 +427,10 @@ def batches(split: Split, owners: dict[int, PacketProcess]) -> Iterator[list[Pac
     left = split.packets
     try:
         with storage.open_input(split.path) as stream:
-            reader = _reader(stream, split)
+            raw = RawInput(stream, split.path)
+            blocks = Blocks(raw, packing(raw) or _pieces(stream, split.path, (0, split.head), (split.start, split.stop)))
+            blocks.packets = split.number
+            reader = CaptureReader(blocks)
             if reader.processes is not None:
                 reader.processes.wanted = True
             for packets in reader:
@@ -511,85 +446,77 @@ def batches(split: Split, owners: dict[int, PacketProcess]) -> Iterator[list[Pac
         raise CaptureError(f"has changed since it was first looked at: {error.reason}", split.path, error.offset) from error
 
 
-def examine(split: Split) -> Split:
-    """Walk through a range, and return it with what it holds."""
-    parser, network = LinkParser(), network_key(split.network)
-    aside = None if split.aside is None else NetworkEvidence()
-    if aside is not None:
-        parser.network, parser.aside = network, aside.read
-    found = msgspec.structs.replace(split, packets=0, aside=aside, error=None)
-    parser.seen = set()
-    times = [NEVER]
-    latest_ns, landed = NEVER, split.stop
+def examine(file: Split, target: int) -> Examined:
+    """Walk through all of a file, and return ranges of about `target` bytes of it with what they hold."""
+    parser, found = LinkParser(), Examined([], [])
+    parser.network = network_key(file.network)
+    one = _range(file, msgspec.structs.replace(file, stop=0), 0, parser)
     reader = None
+    head, landed = 0, file.stop
     try:
-        with storage.open_input(split.path) as stream:
-            reader = _reader(stream, split)
-            for packets in reader:
-                times = [packet.time_ns for packet in packets]
-                found.first_ns = found.first_ns if found.packets else times[0]
-                latest_ns = max(latest_ns, max(times))
-                found.packets += len(packets)
-                for packet in packets:
-                    parser.segment(packet, 0)
-                if parser.seen is not None and len(parser.seen) > MANY:
-                    parser.seen = None
-    except CaptureError as problem:
-        offset = None if problem.offset is None else problem.offset - split.head + split.start
-        landed = split.start if offset is None else offset
-        found.error = FileError(split.file, split.path, offset, problem.packet, problem.reason, split.stop - landed)
-    found.size = landed - split.start
-    found.flows = None if parser.seen is None else np.unique([key_of(ends + network) for ends in parser.seen]).astype(np.int64).tobytes()
-    found.end_ns, found.middle_ns = (latest_ns, times[-1]), sorted(times)[len(times) // 2]
-    if reader is not None:
-        later = (kind for kind, end in reader.context.items() if end > split.head)
-        found.apart = next((APART.get(kind, "processes are described in mid-file") for kind in later), None)
-        found.secrets = bool(reader.secrets)
-    found.dependent = parser.cooked or parser.counters.fragments > 0
+        with storage.open_input(file.path) as stream:
+            raw = RawInput(stream, file.path)
+            unpacked = packing(raw)
+            blocks = Blocks(raw, unpacked or _pieces(stream, file.path, (0, file.stop)))
+            blocks.places = deque()
+            reader = CaptureReader(blocks)
+            for packets in reader.batches(max(target // PIECES, 1)):
+                while blocks.places[0][0] is not packets[0].buffer:
+                    blocks.places.popleft()
+                block = pcapng.LEAST[pcapng.SIMPLE if packets[0].untimed else pcapng.ENHANCED] - 4
+                begin = blocks.places[0][1] + packets[0].offset - (pcap.RECORD if reader.format == "pcap" else block)
+                head = head or begin
+                free = unpacked is None and head <= target and not _tied(parser)
+                if free and one.start + target <= begin <= file.stop - target // 2:
+                    why = next((APART.get(kind, OTHERS) for kind, end in reader.context.items() if end > head), None)
+                    if why is None:
+                        found.ranges.append(_ended(one, begin, parser))
+                        one = _range(file, one, head, parser)
+                    else:
+                        reason = f"{why}; read in one piece from byte {one.start}"
+                        found.errors.append(FileError(file.file, file.path, one.start, one.number or None, reason, 0, False))
+                        target = file.stop
+                _add(one, packets, parser)
+    except CaptureError as error:
+        landed = one.start if error.offset is None else error.offset
+        found.errors.append(FileError(file.file, file.path, error.offset, error.packet, error.reason, file.stop - landed))
+    if found.ranges and _tied(parser):
+        return examine(file, file.stop)
+    if one.packets:
+        found.ranges.append(_ended(one, landed, parser))
+    found.secrets = reader is not None and bool(reader.secrets)
     return found
 
 
-def border(near: Near) -> int | None:
-    """The first position from about `near` on at which a record begins, as far as the file is well formed; None if none is found."""
-    file, at, _ = near
-    data = storage.pieces(file.place, at, WINDOW)
-    if len(data) <= LEAST:
-        return None
-    begins, ends = (_records if file.begin[:4] in pcap.MAGICS else _blocks)(data, at, file.begin)
-    room, left = len(data) - LEAST, file.size - at
-    follow: dict[int, int] = {}
-    for here, there in zip(reversed(begins.tolist()), reversed(ends.tolist()), strict=True):
-        if there in follow or room < there <= left:
-            follow[here] = there
-    here = min(follow, default=-1)
-    # Chains that begin inside of a packet have become that of the file, or ended, where the packet does
-    while here in follow and here < min(LARGEST, len(data) // 2):
-        here = follow[here]
-    return at + here if here in follow else None
+def _tied(parser: LinkParser) -> bool:
+    """Whether packets depend on others anywhere: of a Linux cooked capture, any may repeat one; a fragment needs the others."""
+    return parser.cooked or parser.counters.fragments > 0
 
 
-def _records(data: bytes, near: int, begin: bytes) -> tuple[Positions, Positions]:
-    """Where records of a pcap file may begin, and where these end."""
-    order, unit = pcap.MAGICS[begin[:4]]
-    first = int(_at_each_byte(begin, order)[pcap.HEADER])
-    seconds, fraction, captured = (_at_each_byte(data[at:], order)[: len(data) - LEAST] for at in (0, 4, 8))
-    at = np.flatnonzero((seconds >= max(first - BEFORE_S, 0)) & (seconds <= first + AFTER_S))
-    at = at[(fraction[at] < 1_000_000_000 // unit) & (captured[at] <= LARGEST) & (captured[at] > 0)]
-    return at, at + captured[at] + pcap.RECORD
+def _range(file: Split, before: Split, head: int, parser: LinkParser) -> Split:
+    """The range of a file that begins where the one before it ends."""
+    aside = None if file.aside is None else NetworkEvidence()
+    parser.seen, parser.aside = set(), None if aside is None else aside.read
+    number, latest_ns = before.number + before.packets, before.end_ns[0]
+    ends = latest_ns, NEVER
+    return msgspec.structs.replace(file, start=before.stop, head=head, number=number, latest_ns=latest_ns, end_ns=ends, aside=aside)
 
 
-def _blocks(data: bytes, near: int, begin: bytes) -> tuple[Positions, Positions]:
-    """Where blocks of a pcapng file may begin, and where these end."""
-    lengths = _at_each_byte(data, pcapng.BYTE_ORDERS[begin[8:12]])
-    at = np.arange(-near % 4, len(data) - LEAST, 4)
-    length = lengths[at + 4].astype(np.int64)
-    good = (length >= 12) & (length % 4 == 0) & (length <= LARGEST)
-    at, end = at[good], (at + length)[good]
-    # A length is repeated at the end of its block, as far as that is in the window
-    good = (end > len(data)) | (lengths[np.minimum(end, len(data)) - 4] == lengths[at + 4])
-    return at[good], end[good]
+def _add(one: Split, packets: list[Packet], parser: LinkParser) -> None:
+    """Add packets to the end of a range."""
+    times = [packet.time_ns for packet in packets]
+    one.first_ns = one.first_ns if one.packets else times[0]
+    one.packets += len(packets)
+    one.end_ns, one.middle_ns = (max(one.end_ns[0], max(times)), times[-1]), sorted(times)[len(times) // 2]
+    for packet in packets:
+        parser.segment(packet, 0)
+    if parser.seen is not None and len(parser.seen) > MANY:
+        parser.seen = None
 
 
-def _at_each_byte(data: bytes, order: str) -> NDArray[np.uint32]:
-    """The numbers of four bytes that begin at each byte."""
-    return np.ndarray((len(data) - 3,), order + "u4", data, 0, (1,))
+def _ended(one: Split, stop: int, parser: LinkParser) -> Split:
+    """A range that ends there."""
+    one.stop = stop
+    flows = None if parser.seen is None else np.unique([key_of(ends + parser.network) for ends in parser.seen]).astype(np.int64)
+    one.flows = None if flows is None else flows.tobytes()
+    return one
