@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -21,11 +20,10 @@ from urllib.parse import quote, unquote
 import msgspec
 import pyarrow as pa
 
-from ..errors import UsageError, how_to_install
-from . import storage
+from ..errors import UsageError, how_to_install, refuse
 from .sink import Sink
 from .storage import Folder
-from .tables import DATE, SCHEMA, SCHEMA_KEY, TABLES, Input, schema, tables_with
+from .tables import DATE, TABLES, Input, schema, tables_with
 from .write import Written
 
 try:
@@ -46,13 +44,7 @@ DECIDES = "files"
 """The table whose commit decides."""
 
 COMPACTED = 16
-"""Units after which small files are put together."""
-
-SMALL = 32 << 20
-"""Files of fewer bytes are put together."""
-
-TOGETHER = 16
-"""The number of small files of one partition from which on they are put together."""
+"""Commits, of one run or of several, after which small files are put together."""
 
 
 class DeltaSink(Sink):
@@ -71,13 +63,9 @@ class DeltaSink(Sink):
         if self._claim:
             return
         with _in_one_sentence(self.tables):
-            names = [name for name in TABLES if name in self._wanted or is_delta(self.tables.at(name))]
-            self._open = {name: _made(self.tables, name) for name in names}
-            while not self._claim:
-                claim = self._last(CLAIM) + 1
-                with suppress(CommitFailedError):
-                    self._add(DECIDES, [], {CLAIM: claim})
-                    self._claim = claim
+            self._open = {name: _made(self.tables, name) for name in TABLES if name in self._wanted or is_delta(self.tables.at(name))}
+            self._claim = self._last(CLAIM) + 1
+            self._add(DECIDES, [], {CLAIM: self._claim})
             self.committed = self.place.at(f"state-{self._last(APP)}.json")
 
     @property
@@ -100,7 +88,7 @@ class DeltaSink(Sink):
         state.version = self._claim << BATCH_BITS | state.batch
         self.committed = self.place.at(f"state-{state.version}.json")
         super().commit(state)
-        if state.batch % COMPACTED == 0:
+        if (self._claim + state.batch) % COMPACTED == 0:
             self.compact()
 
     def _show(self, state: State) -> None:
@@ -108,49 +96,36 @@ class DeltaSink(Sink):
             for name in (DECIDES, *(name for name in self._open if name != DECIDES)):
                 # A table that has this transaction has its files
                 if self._last(APP, name) < state.version:
-                    self._commit(name, state)
-
-    def _commit(self, name: str, state: State) -> None:
-        apps = {APP: state.version}
-        if name == DECIDES:
-            apps[CLAIM] = self._claim
-            if self._last(CLAIM) != self._claim:
-                raise UsageError(f"{self.tables}: another streamdump has started writing to it; nothing was added")
-        try:
-            self._add(name, state.written.get(name, ()), apps)
-        except CommitFailedError as error:
-            if self._last(APP, name) < state.version:
-                raise UsageError(f"{self.tables}: another streamdump writes to it; nothing was added") from error
-
-    def forget(self, batch: str) -> None:
-        super().forget(batch)
-        for table in TABLES:
-            for name in storage.listed(self.tables.at(table).name):
-                if batch.rpartition("-")[2] in storage.base(name):
-                    Folder(name).remove()
+                    refuse(
+                        (
+                            name == DECIDES and self._last(CLAIM) != self._claim,
+                            f"{self.tables}: another streamdump has started writing to it; nothing was added",
+                        )
+                    )
+                    try:
+                        self._add(name, state.written.get(name, ()), {APP: state.version, CLAIM: self._claim})
+                    except CommitFailedError:
+                        # One that completes this state as well may have been first
+                        if self._last(APP, name) < state.version:
+                            raise
 
     def finish(self, out: Folder) -> None:
         self.place.remove()
-        self.compact()
 
     def compact(self) -> None:
-        """Put small files together where there are many. What fails is left for the next time: all rows are in."""
+        """Put small files together. What fails is left for the next time: all rows are in."""
         for table in self._open.values():
-            table.update_incremental()
-            files = pa.table(table.get_add_actions()).to_pylist()
-            small = Counter(str(one.get("partition")) for one in files if one["size_bytes"] < SMALL)
-            if max(small.values(), default=0) >= TOGETHER:
-                properties = WriterProperties(compression="ZSTD")
-                with suppress(DeltaError, OSError):
-                    table.optimize.compact(max_concurrent_tasks=1, writer_properties=properties)
-                    # What was put together stays a week, the library's default, for those that still read it
-                    table.vacuum(dry_run=False)
+            with suppress(DeltaError, OSError):
+                table.update_incremental()
+                table.optimize.compact(max_concurrent_tasks=1, writer_properties=WriterProperties(compression="ZSTD"))
+                # What was put together stays a week, the library's default, for those that still read it; as long stays what tasks wrote
+                # that no commit names
+                table.vacuum(dry_run=False, full=True)
 
     def _last(self, app: str, name: str = DECIDES) -> int:
         """The last transaction of an application in a table."""
-        table = self._open[name]
-        table.update_incremental()
-        return int(table.transaction_version(app) or 0)
+        self._open[name].update_incremental()
+        return int(self._open[name].transaction_version(app) or 0)
 
     def _add(self, name: str, files: Sequence[Written], apps: Mapping[str, int]) -> None:
         """Raises `CommitFailedError` where somebody else has committed a transaction of the same name."""
@@ -181,12 +156,9 @@ def _options() -> dict[str, str]:
 def _made(tables: Folder, name: str) -> Any:
     """A table with at least the columns that this version of streamdump writes."""
     place, wanted, by = tables.at(name).name, schema(name), list(TABLES[name].partitioned)
-    version = {SCHEMA_KEY: str(SCHEMA)}
     if by:
         wanted = wanted.append(pa.field(DATE, pa.date32()))
-    table = DeltaTable.create(
-        place, wanted, mode="ignore", partition_by=by, configuration=version, storage_options=_options(), raise_if_key_not_exists=False
-    )
+    table = DeltaTable.create(place, wanted, mode="ignore", partition_by=by, storage_options=_options())
     there = pa.schema(table.schema())
     try:
         new = pa.unify_schemas([there, wanted]) != there
@@ -194,8 +166,6 @@ def _made(tables: Folder, name: str) -> Any:
         raise UsageError(f"{tables}: table {name} does not fit this version of streamdump: {error}; choose another --out") from error
     if new:
         write_deltalake(table, pa.Table.from_batches([], wanted), mode="append", schema_mode="merge")
-    if int(table.metadata().configuration.get(SCHEMA_KEY, "0")) < SCHEMA:
-        table.alter.set_table_properties(version, raise_if_not_exists=False)
     return table
 
 
@@ -211,6 +181,8 @@ def _in_one_sentence(place: Folder) -> Iterator[None]:
     """Errors of the library are `UsageError`s in one sentence."""
     try:
         yield
+    except CommitFailedError as error:
+        raise UsageError(f"{place}: another streamdump writes to it; nothing was added") from error
     except (OSError, DeltaError) as error:
         lines = [re.sub(r"\x1b\[[0-9;]*m|\u21b3", "", line).strip() for line in str(error).splitlines()] or [type(error).__name__]
         raise UsageError(f"{place}: {': '.join(dict.fromkeys((lines[0], lines[-1])))}") from error

@@ -13,7 +13,7 @@ from itertools import accumulate
 
 from msgspec import structs
 
-from ..errors import CaptureError, UsageError
+from ..errors import CaptureError, refuse
 from . import storage
 from .pipeline import FORMAT, Batch, Pipeline, PipelineSettings, Progress, State, likeness
 from .rotation import KnownFile, Read, Rotation, same_file
@@ -34,8 +34,12 @@ class Follow(Pipeline):
     def __init__(self, settings: PipelineSettings, out: str, rotation: Rotation, show: Callable[[Progress], None] = lambda _: None) -> None:
         super().__init__(settings, out, lambda place: place.at(FOLDER), show)
         self.rotation = rotation
-        if settings.form != "delta" and self.out.path is None:
-            raise UsageError(f"{out}: to an object store --follow writes --format delta, since renaming is no commit there")
+        refuse(
+            (
+                settings.form != "delta" and self.out.path is None,
+                f"{out}: to an object store --follow writes --format delta, since renaming is no commit there",
+            )
+        )
         self.sink = sink_of(settings.form, self.folder, self.out, settings.fields)
         # The carried state has bytes as they were captured, secrets too, next to tables that are to be shared
         self.sink.lock("another streamdump follows into it", 0o700)
@@ -50,6 +54,7 @@ class Follow(Pipeline):
         # Keys may come from elsewhere later
         like = likeness(
             {
+                "version of streamdump": FORMAT,
                 "folder": storage.normal(settings.sources[0]),
                 "--format": settings.form,
                 "way to decode": replace(settings.options, keylog=()),
@@ -59,13 +64,11 @@ class Follow(Pipeline):
         )
         state = self.sink.load(State)
         if state is None:
-            if self.sink.rows:
-                raise UsageError(f"{self.sink.committed}: is missing, so the contents of the tables are unknown; choose another --out")
+            refuse((self.sink.rows, f"{self.sink.committed}: is missing, so the contents of the tables are unknown; choose another --out"))
             self.sink.begin()
             return State(FORMAT, like)
-        for what, value in {"version of streamdump": FORMAT, **like}.items():
-            if {"version of streamdump": state.v, **state.like}.get(what) != value:
-                raise UsageError(f"{self.out}: was started with other options (another {what}); choose another --out")
+        for what, value in like.items():
+            refuse((state.like.get(what) != value, f"{self.out}: was started with other options (another {what}); choose another --out"))
         return state
 
     def step(self, end: bool = False) -> Batch | None:
@@ -80,7 +83,7 @@ class Follow(Pipeline):
             return self._batch(ready, last)
         except Exception as error:
             expected = isinstance(error, OSError | CaptureError) or of_spark(error)
-            if not expected or all(not one.head_size or same_file(one.path, one) for one in ready):
+            if not expected or all(one.first_ns is None or same_file(one.path, one) for one in ready):
                 raise
         # A ring deletes files: what is gone is reported first, what is still there is read by the next one
         self.rotation.look(self.state, end)
@@ -101,37 +104,34 @@ class Follow(Pipeline):
 
         The plan counts the files that are ready, and gets the indexes of this run, and the errors that are reported now.
         """
-        files = []
+        reads, rows = [], []
         for one, planned in zip(ready, plan.files.values(), strict=True):
-            before = one.read
+            before, point = one.read, self.settings.point_of(one.path)
             if before is None:
                 before = Read(state.files)
-                state.points.add(before.file, self.settings.point_of(one.path))
+                state.points.add(before.file, point)
                 state.files += 1
             # More may have come since it was looked at
             size = one.status.size if planned.packed or planned.place != one.path else planned.size
-            read = structs.replace(before, size=size, error=None)
-            state.taken[one.path] = structs.replace(one, read=read)
-            files.append((before, read))
+            reads.append(structs.replace(before, size=size, error=None))
+            rows.append(Input(before.file, one.path, size - before.size, 0, point, planned.head, planned.size))
+            state.taken[one.path] = structs.replace(one, read=reads[-1])
         for split in plan.splits:
-            before, read = files[split.file]
-            read.packets = split.number + split.packets
-            split.file, split.after = read.file, before.packets
+            read, row = reads[split.file], rows[split.file]
+            split.file, split.after = read.file, read.packets
+            row.packets = max(split.number + split.packets - split.after, 0)
         plan.splits = [split for split in plan.splits if split.number + split.packets > split.after]
         found, plan.errors, state.errors = plan.errors, [*state.errors], []
         for error in found:
-            _, read = files[error.file]
+            read = reads[error.file]
             error.file = read.file
             if error.fatal and error.offset is not None:
                 read.error = error
             else:
                 plan.errors.append(error)
-        inputs = []
-        for one, planned, (before, read) in zip(ready, plan.files.values(), files, strict=True):
-            if one.read is None or read.packets > before.packets:
-                size, packets = read.size - before.size, read.packets - before.packets
-                inputs.append(Input(read.file, one.path, size, packets, self.settings.point_of(one.path), planned.head, planned.size))
-        return inputs
+        for read, row in zip(reads, rows, strict=True):
+            read.packets += row.packets
+        return [row for one, row in zip(ready, rows, strict=True) if one.read is None or row.packets]
 
 
 def _some(ready: list[KnownFile]) -> list[KnownFile]:

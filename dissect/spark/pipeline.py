@@ -516,7 +516,7 @@ class PipelineRun(Pipeline):
         """Remove what a run that failed has left, except the units that are done; return their number."""
         with suppress(OSError):
             if self.running:
-                self.sink.forget(self.running)
+                self.folder.at(self.running).remove()
             if not self.state.batch:
                 self.folder.remove()
         return self.state.batch

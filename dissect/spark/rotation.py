@@ -60,8 +60,7 @@ class KnownFile(msgspec.Struct):
     path: str
     status: Status
     head: str
-    """Digest of its first `head_size` bytes."""
-    head_size: int
+    """Digest of its first bytes."""
     first_ns: int | None
     since_ns: int
     """Since when it is as it is, by the wall clock."""
@@ -121,7 +120,7 @@ class Rotation:
             found = storage.listed(self.folder)
         except (OSError, CaptureError):
             return []  # it may come back
-        seen = sorted(_update(state, found, now), key=_age)
+        seen = sorted(_update(state, found, now), key=lambda one: (one.begin_ns, one.status.modified_ns, natural(one.path)))
         newer: dict[str, KnownFile] = {}
         for one in reversed(seen):
             after = newer.get(series(one.path))
@@ -200,8 +199,8 @@ def _end(state: State, one: KnownFile) -> None:
     read = one.read or Read(state.files)
     error = read.error
     if one.first_ns is not None and not one.is_read:
-        lost = one.status.size - read.size
-        error = FileError(read.file, one.path, read.size or None, None, "was deleted or written anew before it was read", lost)
+        reason = "was deleted or written anew before it was read"
+        error = FileError(read.file, one.path, read.size or None, None, reason, one.status.size - read.size)
         state.files = max(state.files, read.file + 1)
     if error is not None:
         state.errors.append(error)
@@ -215,12 +214,7 @@ def _look_at(path: str, status: Status, now: int) -> KnownFile:
         data = storage.pieces(path, 0, min(HEAD, status.size))
         with storage.open_packets(path) as reader:
             first = next(reader.batches(1))[0].time_ns
-    return KnownFile(path, status, digest(data), len(data), first, min(now, status.modified_ns))
-
-
-def _age(one: KnownFile) -> tuple[int, int, list[tuple[int, str]]]:
-    """Sorts files by when they were written."""
-    return one.begin_ns, one.status.modified_ns, natural(one.path)
+    return KnownFile(path, status, digest(data), first, min(now, status.modified_ns))
 
 
 def _is_packed(one: KnownFile, old: KnownFile) -> bool:
@@ -231,7 +225,7 @@ def _continues(one: KnownFile, old: KnownFile) -> bool:
     """Whether a file is what another was, perhaps with more in it, under another name, or packed."""
     if _is_packed(one, old):
         return None in (one.first_ns, old.first_ns) or one.first_ns == old.first_ns
-    return old.first_ns in (None, one.first_ns) and old.head_size > 0 and same_file(one.path, old)
+    return old.first_ns in (None, one.first_ns) and old.status.size > 0 and same_file(one.path, old)
 
 
 def _is_copy(one: KnownFile, files: Mapping[str, KnownFile]) -> bool:
@@ -243,5 +237,5 @@ def _is_copy(one: KnownFile, files: Mapping[str, KnownFile]) -> bool:
 def same_file(path: str, old: KnownFile) -> bool:
     """Whether a file still begins as it did then."""
     with suppress(OSError, CaptureError):
-        return digest(storage.pieces(path, 0, old.head_size)) == old.head
+        return digest(storage.pieces(path, 0, min(HEAD, old.status.size))) == old.head
     return False

@@ -8,7 +8,7 @@ before. What follows, that the files of the state are seen, is done again by the
 from __future__ import annotations
 
 import fcntl
-import os
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -33,7 +33,9 @@ class Sink:
         self.tables = tables
         self.committed = place.at("state.json")
         """The state that counts."""
-        self._lock: int | None = None
+        self.locked = False
+        """Whether others are kept from writing."""
+        self._closing = ExitStack()
 
     def lock(self, why: str, mode: int = 0o777) -> None:
         """Make the place, and keep others from writing to it; the lock goes with the process. A store has no lock."""
@@ -43,23 +45,16 @@ class Sink:
         try:
             above.make()
             path.mkdir(mode=mode, exist_ok=True)
-            self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._closing.enter_context((path / "lock").open("w")), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.locked = True
         except OSError as error:
             self.close()
             reason = why if isinstance(error, BlockingIOError) else f"cannot be written: {storage.why(error)}"
             raise UsageError(f"{above}: {reason}") from error
 
-    @property
-    def locked(self) -> bool:
-        """Whether others are kept from writing."""
-        return self._lock is not None
-
     def close(self) -> None:
         """Let others write."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._closing.close()
 
     def begin(self) -> None:
         """Make what tables need before there are files."""
@@ -108,10 +103,6 @@ class Sink:
                 made.move(self.tables.at(table, f"{folders}{slash}batch-{state.batch:07d}-{last}"))
 
         each(move, [(table, one.name) for table, files in state.written.items() for one in files], lambda _: self.tables.name)
-
-    def forget(self, batch: str) -> None:
-        """Remove what tasks of a unit wrote that did not end well."""
-        self.place.at(batch).remove()
 
     def finish(self, out: Folder) -> None:
         """Let `out` have the tables of a run that has ended."""

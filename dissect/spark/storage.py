@@ -47,8 +47,6 @@ class Status(NamedTuple):
     modified_ns: int
     changed_ns: int
     """When its content, owner or mode were changed."""
-    inode: tuple[int, int] | str
-    """What stays when it is renamed; an object of a store cannot be."""
 
 
 def normal(source: str) -> str:
@@ -122,7 +120,7 @@ def status(name: str) -> Status | None:
     with suppress(OSError):
         found = path.stat()
         if stat.S_ISREG(found.st_mode):
-            return Status(found.st_size, found.st_mtime_ns, found.st_ctime_ns, (found.st_dev, found.st_ino))
+            return Status(found.st_size, found.st_mtime_ns, found.st_ctime_ns)
     return None
 
 
@@ -188,7 +186,7 @@ def _objects(name: str, recursive: bool) -> dict[str, Status]:
         inside = info.path[len(at) :].strip("/")
         if info.type == FileType.File and not any(part.startswith(HIDDEN) for part in inside.split("/")):
             one = f"{name.rstrip('/')}/{inside}" if recursive else name
-            found[one] = Status(info.size, info.mtime_ns or 0, info.mtime_ns or 0, one)
+            found[one] = Status(info.size, info.mtime_ns or 0, info.mtime_ns or 0)
     return found
 
 

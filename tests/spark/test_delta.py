@@ -17,7 +17,7 @@ from streamdump.spark import delta, tables
 from streamdump.spark.delta import DeltaSink, files_of
 from streamdump.spark.pipeline import PipelineRun, PipelineSettings, partial_folder
 from streamdump.spark.storage import folder
-from streamdump.spark.tables import SCHEMA_KEY, TABLES, TYPED
+from streamdump.spark.tables import TABLES, TYPED
 from tests.spark.captures import SNAP, generated, records
 from tests.spark.comparing import plain, same, tables_of, told
 from tests.spark.here import Here, go
@@ -203,8 +203,6 @@ def test_an_older_table_gets_the_new_columns_and_a_newer_one_stays(
     with monkeypatch.context() as patched:
         for name, described in old.items():
             patched.setitem(TABLES, name, described)
-        patched.setattr(tables, "SCHEMA", 0)
-        patched.setattr(delta, "SCHEMA", 0)
         add(files[:1], out, fields="typed")
         assert "notes" not in tables_of(out, "delta")["messages"][0]
     add(files[1:2], out, fields="typed")
@@ -215,7 +213,6 @@ def test_an_older_table_gets_the_new_columns_and_a_newer_one_stays(
     of = {row["message_id"]: row["file"] for row in rows if row["kind"] == "request" and row["id"] is not None}
     numbered = {row["message_id"] for row in found[typed] if row["correlation_id"] is not None}
     assert {file for message_id, file in of.items() if message_id in numbered} == {1}
-    assert DeltaTable(out / "messages").metadata().configuration[SCHEMA_KEY] == str(tables.SCHEMA)
     # And the older version adds to the newer table what it knows.
     with monkeypatch.context() as patched:
         for name, described in old.items():
@@ -235,7 +232,7 @@ def _other_type() -> Any:
 
 
 def test_small_files_are_put_together(files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delta, "TOGETHER", 3)
+    monkeypatch.setattr(delta, "COMPACTED", 2)
     out = tmp_path / "out"
     for path in files:
         (tmp_path / "more").mkdir(exist_ok=True)
@@ -253,7 +250,7 @@ def test_what_cannot_be_put_together_now_is_so_later(files: list[Path], tmp_path
     def beaten(*arguments: Any, **more: Any) -> None:
         raise CommitFailedError("another one rewrote these files")
 
-    monkeypatch.setattr(delta, "TOGETHER", 2)
+    monkeypatch.setattr(delta, "COMPACTED", 1)
     out = tmp_path / "out"
     with monkeypatch.context() as patched:
         patched.setattr(TableOptimizer, "compact", beaten)
