@@ -83,7 +83,7 @@ class Follow(Pipeline):
             return self._batch(ready, last)
         except Exception as error:
             expected = isinstance(error, OSError | CaptureError) or of_spark(error)
-            if not expected or all(one.first_ns is None or same_file(one.path, one) for one in ready):
+            if not expected or all(storage.status(one.path) == one.status or same_file(one.path, one) for one in ready):
                 raise
         # A ring deletes files: what is gone is reported first, what is still there is read by the next one
         self.rotation.look(self.state, end)
