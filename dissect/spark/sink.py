@@ -45,7 +45,7 @@ class Sink:
         try:
             above.make()
             path.mkdir(mode=mode, exist_ok=True)
-            fcntl.flock(self._closing.enter_context((path / "lock").open("w")), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._closing.enter_context((path / "lock").open("wb")), fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.locked = True
         except OSError as error:
             self.close()
