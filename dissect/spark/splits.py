@@ -153,15 +153,6 @@ class PlannedFile(msgspec.Struct):
     """Why it is not a capture."""
 
 
-class Examined(msgspec.Struct):
-    """What is in a file: ranges that have packets, and what is wrong with it."""
-
-    ranges: list[Split]
-    errors: list[FileError]
-    secrets: bool = False
-    """It holds keys of TLS."""
-
-
 class Plan(msgspec.Struct):
     """How some captures are read."""
 
@@ -282,8 +273,8 @@ def plan(
     ]
     spread = run or partial(each, name=attrgetter("path"))
     for found, file in zip(spread(partial(examine, target=target), whole), result.files.values(), strict=True):
-        result.splits += found.ranges
-        result.secrets += [file.path] if found.secrets else []
+        result.splits += found.splits
+        result.secrets += [file.path for _ in found.secrets]
         for error in found.errors:
             error.path = file.path
             if file.packed:
@@ -446,9 +437,9 @@ def batches(split: Split, owners: dict[int, PacketProcess]) -> Iterator[list[Pac
         raise CaptureError(f"has changed since it was first looked at: {error.reason}", split.path, error.offset) from error
 
 
-def examine(file: Split, target: int) -> Examined:
-    """Walk through all of a file, and return ranges of about `target` bytes of it with what they hold."""
-    parser, found = LinkParser(), Examined([], [])
+def examine(file: Split, target: int) -> Plan:
+    """Walk through all of a file, and return how it is read in ranges of about `target` bytes, with what they hold."""
+    parser, found = LinkParser(), Plan({}, [], [])
     parser.network = network_key(file.network)
     one = _range(file, msgspec.structs.replace(file, stop=0), 0, parser)
     reader = None
@@ -470,7 +461,7 @@ def examine(file: Split, target: int) -> Examined:
                 if free and one.start + target <= begin <= file.stop - target // 2:
                     why = next((APART.get(kind, OTHERS) for kind, end in reader.context.items() if end > head), None)
                     if why is None:
-                        found.ranges.append(_ended(one, begin, parser))
+                        found.splits.append(_ended(one, begin, parser))
                         one = _range(file, one, head, parser)
                     else:
                         reason = f"{why}; read in one piece from byte {one.start}"
@@ -480,11 +471,11 @@ def examine(file: Split, target: int) -> Examined:
     except CaptureError as error:
         landed = one.start if error.offset is None else error.offset
         found.errors.append(FileError(file.file, file.path, error.offset, error.packet, error.reason, file.stop - landed))
-    if found.ranges and _tied(parser):
+    if found.splits and _tied(parser):
         return examine(file, file.stop)
     if one.packets:
-        found.ranges.append(_ended(one, landed, parser))
-    found.secrets = reader is not None and bool(reader.secrets)
+        found.splits.append(_ended(one, landed, parser))
+    found.secrets = [file.path] if reader is not None and reader.secrets else []
     return found
 
 

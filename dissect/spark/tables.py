@@ -568,9 +568,6 @@ class PendingRows:
         """The column that is null."""
         self._schema = schema(table)
         self._points = points
-        self._begin()
-
-    def _begin(self) -> None:
         self.rows: list[Any] = []
         self._files: dict[int, int] = {}
 
@@ -587,7 +584,7 @@ class PendingRows:
         if self.rows:
             some = self._some(self.rows)
             found = pa.Table.from_arrays([self._array(one, some, reports) for one in TABLES[self._name].columns], schema=self._schema)
-        self._begin()
+        self.rows, self._files = [], {}
         return found
 
     def _some(self, rows: Sequence[Any]) -> Rows:

@@ -37,7 +37,6 @@ import pyarrow as pa
 
 from ..protocols import PROTOCOLS
 from ..protocols.field_registry import BOOL, FLOAT, INT, LIST, OBJECT, OTHER, WORDS, RegisteredField, declared
-from ..protocols.protocol import Protocol
 
 NULL = type(None)
 TEXT = pa.string()
@@ -72,10 +71,11 @@ class Member:
 class Struct(Member):
     """A struct as a column, or as a member of one."""
 
-    def __init__(self, info: str, members: Mapping[str, Member]) -> None:
-        fields = [pa.field(name, member.type, metadata={"comment": member.info}) for name, member in members.items()]
+    def __init__(self, info: str, found: RegisteredField) -> None:
+        """`found`: what the tables say of it."""
+        self.members = _members(found)
+        fields = [pa.field(name, member.type, metadata={"comment": member.info}) for name, member in self.members.items()]
         super().__init__(pa.struct(fields), info, self._array)
-        self.members = members
 
     def _array(self, values: Sequence[Any]) -> Any:
         absent = [type(one) is not dict for one in values]
@@ -136,8 +136,8 @@ def _member(found: RegisteredField) -> Member | None:
     notes = list(found.notes) if len(found.notes) <= NOTES else []
     info = "; ".join([" or ".join(found.descriptions), *notes])
     if OBJECT in kinds and LIST not in kinds:
-        members = _members(found)
-        return Struct(info, members) if members else None
+        struct = Struct(info, found)
+        return struct if struct.members else None
     if kinds == {LIST}:
         assert found.items is not None
         item = _member(found.items)
@@ -171,10 +171,5 @@ def _members(found: RegisteredField) -> dict[str, Member]:
     return made
 
 
-def struct_of(protocol: Protocol) -> Struct:
-    """What the tables of a protocol give."""
-    return Struct(f"typed fields of {protocol.title}", _members(declared(protocol)))
-
-
-STRUCTS = {one.name: struct_of(one) for one in PROTOCOLS}
-"""The struct of each protocol, by its name."""
+STRUCTS = {one.name: Struct(f"typed fields of {one.title}", declared(one)) for one in PROTOCOLS}
+"""What the tables of a protocol give, by its name."""

@@ -44,12 +44,13 @@ from streamdump.layout import (
 from streamdump.model import Message, Options, Segment
 from streamdump.protocols import PROTOCOLS
 from streamdump.protocols.dissector import Dissector
+from streamdump.protocols.field_registry import declared
 from streamdump.protocols.protocol import LoadedProtocol, Protocol
 from streamdump.spark import flows, tables, typed, write
 from streamdump.spark.flows import CaptureFacts, Dissection, Linked, TaskResults
 from streamdump.spark.storage import folder as place
 from streamdump.spark.tables import TABLES, TYPED, PendingRows, schema, tables_with
-from streamdump.spark.typed import STRUCTS, Member, Struct, struct_of
+from streamdump.spark.typed import STRUCTS, Member, Struct
 from streamdump.spark.views import views
 from streamdump.spark.write import PartWriter, Target, rows_of
 from tests.bench.hostile import MANY, bombs, many
@@ -183,7 +184,7 @@ def invented() -> Protocol:
 
 
 def test_a_new_protocol_has_its_struct_without_a_line_here() -> None:
-    struct = struct_of(invented())
+    struct = Struct("", declared(invented()))
     assert {field.name: str(field.type) for field in struct.type} == {
         "small": "int32",
         "kind": "int16",
