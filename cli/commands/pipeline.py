@@ -46,8 +46,6 @@ SPARK, WRITTEN, FOLLOWING = "Spark", "Tables", "Following a folder"
 FORMATS = ("parquet", "delta")
 FIELDS = ("json", "typed", "both")
 BY = ("protocol", "date")
-BRIEF = 1 << 30
-"""Captures of fewer bytes together are work of a minute or so."""
 
 
 @gathers
@@ -322,22 +320,31 @@ class _Calls:
                 say(f"{self.out}: already includes {count(run.left_out, 'capture')}; nothing to do")
                 return ExitCode.DONE
             try:
-                return self._with_spark(done, brief=run.size < BRIEF, kept=lambda: _kept(run))
+                return self._with_spark(done, kept=lambda: _kept(run))
             except KeyboardInterrupt:
                 return self.stopped(run)
 
     def ask(self) -> ExitCode:
         """A query on tables that are there."""
         refuse((not self.place.at("messages").exists(), f"{self.out}: has no tables; give captures to create them"))
-        return self._with_spark(self.query, brief=True)
+        return self._with_spark(self.query)
 
     def query(self, session: SparkJvm) -> ExitCode:
-        """`--sql`"""
+        """Print what `--sql` gives, as columns between tabs."""
+        from pyspark.errors import PySparkException
+
+        from streamdump.render.terminal import visible
         from streamdump.spark.views import views
 
-        assert self.sql is not None
         views(session.spark, self.place)
-        _query(session.spark, self.sql)
+        try:
+            found = session.spark.sql(self.sql)
+            rows = found.toLocalIterator()
+            write_text("\t".join(found.columns) + "\n")
+            for row in rows:
+                write_text("\t".join(visible("" if cell is None else str(cell)) for cell in row) + "\n")
+        except PySparkException as error:
+            raise UsageError(f"--sql: {str(error).strip().splitlines()[0]}") from error
         return ExitCode.DONE
 
     def stopped(self, run: PipelineRun) -> ExitCode:
@@ -349,12 +356,12 @@ class _Calls:
         say(f"interrupted after unit {done:,}; --resume continues from there" if done else "interrupted; no table was written")
         return ExitCode.INTERRUPTED
 
-    def _with_spark(self, action: Callable[[SparkJvm], ExitCode], *, brief: bool = False, kept: Callable[[], str] = str) -> ExitCode:
+    def _with_spark(self, action: Callable[[SparkJvm], ExitCode], kept: Callable[[], str] = str) -> ExitCode:
         """Run `action` with Spark; report failures in one sentence, which ends with what is `kept`."""
         from streamdump.spark.session import SparkFailed, SparkJvm
 
         try:
-            session = SparkJvm(brief=brief, **self.jvm)
+            session = SparkJvm(**self.jvm)
             try:
                 with session:
                     return action(session)
@@ -450,22 +457,6 @@ def _table(lines: list[tuple[str, ...]]) -> None:
     for line in shown if len(shown) > 1 else ():
         cells = [cell.ljust(width) if cell == line[0] else cell.rjust(width) for cell, width in zip(line, widths, strict=True)]
         sys.stderr.write("  " + "  ".join(cells).rstrip() + "\n")
-
-
-def _query(spark: Any, sql: str) -> None:
-    """Print what a query gives, as columns between tabs."""
-    from pyspark.errors import PySparkException
-
-    from streamdump.render.terminal import visible
-
-    try:
-        found = spark.sql(sql)
-        rows = found.toLocalIterator()
-        write_text("\t".join(found.columns) + "\n")
-        for row in rows:
-            write_text("\t".join(visible("" if cell is None else str(cell)) for cell in row) + "\n")
-    except PySparkException as error:
-        raise UsageError(f"--sql: {str(error).strip().splitlines()[0]}") from error
 
 
 class _Bar:

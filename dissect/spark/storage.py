@@ -183,10 +183,9 @@ def _objects(name: str, recursive: bool) -> dict[str, Status]:
         raise CaptureError(why(error), name) from error
     found = {}
     for info in infos:
-        inside = info.path[len(at) :].strip("/")
-        if info.type == FileType.File and not any(part.startswith(HIDDEN) for part in inside.split("/")):
-            one = f"{name.rstrip('/')}/{inside}" if recursive else name
-            found[one] = Status(info.size, info.mtime_ns or 0, info.mtime_ns or 0)
+        below = info.path[len(at) :]
+        if info.type == FileType.File and not any(f"/{first}" in below for first in HIDDEN):
+            found[name.rstrip("/") + below] = Status(info.size, info.mtime_ns or 0, info.mtime_ns or 0)
     return found
 
 

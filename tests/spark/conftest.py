@@ -58,7 +58,7 @@ class Shared:
         if self._session is None:
             with pytest.MonkeyPatch.context() as patched:
                 patched.setenv("JAVA_HOME", self._java_home)
-                self._session = SparkJvm("local[2]", memory="1g", brief=True, settings={"spark.sql.shuffle.partitions": "2"})
+                self._session = SparkJvm("local[2]", memory="1g", settings={"spark.sql.shuffle.partitions": "2"})
         return self._session
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ import pytest
 from streamdump.cli.app import main
 from streamdump.cli.exits import ExitCode
 from streamdump.errors import UsageError, how_to_install
-from streamdump.spark.session import BRIEF, JAVA_OPTIONS, SparkFailed, SparkJvm, find_java, retried
+from streamdump.spark.session import FRUGAL, JAVA_OPTIONS, SparkFailed, SparkJvm, find_java, retried
 from streamdump.spark.storage import Folder
 from streamdump.spark.tables import tables_with
 from streamdump.spark.write import FORMATS
@@ -531,7 +531,7 @@ class Cluster:
 
     def _start(self, name: str, *arguments: str) -> Path:
         log = self._folder / f"{len(self._started)}.log"
-        call = [str(self._java), "-Xmx256m", "-cp", f"{self._jars}/*", *BRIEF, *JAVA_OPTIONS]
+        call = [str(self._java), "-Xmx256m", "-cp", f"{self._jars}/*", *JAVA_OPTIONS]
         call += [f"org.apache.spark.deploy.{name}", "--host", "127.0.0.1", "--webui-port", "0", *arguments]
         with log.open("wb") as out:
             made = subprocess.Popen(call, env=self._environ, cwd=self._folder, stdout=out, stderr=out, start_new_session=True)
@@ -545,7 +545,7 @@ class Cluster:
 
 ON_CLUSTER = {
     "spark.executor.memory": "700m",
-    "spark.executor.extraJavaOptions": " ".join(BRIEF),
+    "spark.executor.extraJavaOptions": " ".join(FRUGAL),
     "spark.shuffle.io.retryWait": "100ms",
     "spark.sql.shuffle.partitions": "2",
 }
@@ -595,7 +595,7 @@ def test_a_cluster_that_loses_a_worker_says_the_same(
     monkeypatch.setenv("JAVA_HOME", java_home)
     # As in a notebook, whose workers get streamdump with their tasks
     settings = {**ON_CLUSTER, "spark.python.daemon.module": "pyspark.daemon"}
-    session = SparkJvm(cluster[1], memory="1g", brief=True, settings=settings)
+    session = SparkJvm(cluster[1], memory="1g", settings=settings)
     killed: list[str] = []
 
     def lose_one(progress: Progress) -> None:
