@@ -41,7 +41,6 @@ NO_SERVER = ""
 BUCKETS = pa.list_(pa.struct([pa.field(name, pa.int64()) for name in ("bucket", "count")]))
 REASONS = pa.map_(pa.string(), pa.int64())
 TIMES = tuple(name for name in Times.__struct_fields__ if name.endswith("_ns"))
-TOTAL = pa.decimal128(38)
 
 
 def counted(exchanges: Any) -> Any:
@@ -58,7 +57,7 @@ def counted(exchanges: Any) -> Any:
         "bucket": pa.array([None if one is None else value_of(bin_of(one)) for one in latency.to_pylist()], pa.int64()),
         "exchanges": np.ones(len(times), np.int64),
         **{way: pc.cast(those, pa.int64()) for way, those in ways.items()},
-        "total": pc.fill_null(latency, 0).cast(TOTAL),
+        "total": pc.fill_null(latency, 0).cast(pa.decimal128(38)),
         **dict.fromkeys(("least", "greatest"), latency),
     }
     return added([pa.table(found)])

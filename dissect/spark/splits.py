@@ -265,7 +265,10 @@ def plan(
     `unpacked` calls `unpack` for captures, which otherwise are read as one, and with `fetch` copies others of a store, which otherwise are
     read twice: to be examined, and to be dissected. `networks`: the numbers of the files' networks, where these are kept separate.
     """
-    result = Plan(dict(enumerate(_files(files, unpacked, fetch))), [], [])
+    result = Plan(dict(enumerate(each(begin, files))), [], [])
+    if unpacked is not None:
+        apart = [at for at, one in result.files.items() if one.head and (one.packed or (fetch and storage.local(one.path) is None))]
+        result.files.update(zip(apart, unpacked([result.files[at] for at in apart]), strict=True))
     evidence = NetworkEvidence() if aside else None
     whole = [
         Split(file=index, path=one.place, stop=one.size, network=networks[index] if networks else 0, aside=evidence)
@@ -281,18 +284,6 @@ def plan(
                 error.lost, file.size = (None, file.size) if file.head else (file.size, 0)
         result.errors += found.errors
     return result
-
-
-def _files(
-    files: Sequence[str], unpacked: Callable[[Sequence[PlannedFile]], Sequence[PlannedFile]] | None, fetch: bool
-) -> list[PlannedFile]:
-    """What the first bytes of these files say, of copies where there are any; see `plan`."""
-    found: list[PlannedFile] = list(each(begin, files))
-    wanted = [at for at, one in enumerate(found) if one.error is None and (one.packed or (fetch and storage.local(one.path) is None))]
-    if wanted and unpacked is not None:
-        for at, one in zip(wanted, unpacked([found[at] for at in wanted]), strict=True):
-            found[at] = one
-    return found
 
 
 def grouped(splits: Sequence[Split], target: int) -> list[list[Split]]:
