@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote
 
 import msgspec
 import pyarrow as pa
@@ -131,7 +130,7 @@ class DeltaSink(Sink):
         """Raises `CommitFailedError` where somebody else has committed a transaction of the same name."""
         now = time.time_ns() // 1_000_000
         table, by = self._open[name], list(TABLES[name].partitioned)
-        actions = [AddAction(quote(one.name, safe="/="), one.size, one.partition, now, True, _stats(one)) for one in files if one.rows]
+        actions = [AddAction(one.name, one.size, one.partition, now, True, _stats(one)) for one in files if one.rows]
         properties = CommitProperties(app_transactions=[Transaction(app, version, now) for app, version in apps.items()])
         table.create_write_transaction(actions, "append", table.schema(), by or None, commit_properties=properties)
 
@@ -145,7 +144,7 @@ def files_of(table: Folder) -> list[str]:
     """The Parquet files of a table, by the names that this package knows them by."""
     with _in_one_sentence(table):
         found = DeltaTable(table.name, storage_options=_options()).get_add_actions()
-    return [table.at(unquote(path)).name for path in pa.table(found).column("path").to_pylist()]
+    return [table.at(path).name for path in pa.table(found).column("path").to_pylist()]
 
 
 def _options() -> dict[str, str]:
