@@ -258,7 +258,6 @@ class Pipeline:
         target.first_ns = state.first_ns
         packets = sum(split.number + split.packets - max(split.number, split.after) for split in found.splits)
         done: list[Receipt] = []
-        parts = 0
         if packets or (last and state.carry):
             carry = flows_carried([self.folder.at(*one.split("/")).name for one in state.carry])
             made, count = self.tasks(found, carry if carry or not last else None)
@@ -269,13 +268,11 @@ class Pipeline:
             keylog = (*given.options.keylog, *found.secrets)
             options = replace(given.options, keylog=keylog, findings=given.findings, entries=given.entries)
             work = Work(target, options, CaptureFacts(until, ends_ns, state.points, errors_of(self.network)), count)
-            home, away = partial(tasks.at_home, work), partial(_together, work, len(made))
+            home, away = partial(tasks.at_home, work), partial(tasks.together, work)
             done += self.cluster.sent(home, made, count, away, self._watch("dissecting", found.bytes))
-            done.sort(key=lambda one: one.part)
-            parts = len(made) + count
             state.carry = [f"{state.place}/files/{CARRIED}/{one.name}" for receipt in done for one in receipt.files.get(CARRIED, ())]
         most = 1 if state.related or not last else 1 << 30
-        done += self.gather(target, parts, state.points, done, state.related, most)
+        done += self.gather(target, state.points, done, state.related, most)
         if not last:
             state.related = [*state.related, *_every(done, "related")][-RELATED_KEPT:]
         # A table that nobody has written anything to gets a file without rows, which names its columns
@@ -338,32 +335,30 @@ class Pipeline:
         few = min(PARTS * cores, size // LEAST_PART_BYTES + 1)
         return made, settings.parts or max(few, size // PART_BYTES + 1)
 
-    def gather(
-        self, target: Target, first: int, points: PointOf, done: list[Receipt], before: Sequence[ConversationRow], most: int
-    ) -> list[Receipt]:
-        """Write what several parts show together, as parts from `first` on. Conversations are also related to those `before`. `most`: the
+    def gather(self, target: Target, points: PointOf, done: list[Receipt], before: Sequence[ConversationRow], most: int) -> list[Receipt]:
+        """Write what several parts show together. Conversations are also related to those `before`. `most`: the
         maximum of tasks."""
         left = [(target.kept.at("files", FRAMES, one.name).name, one.size) for receipt in done for one in receipt.files.get(FRAMES, ())]
         count = min(sum(size for _, size in left) // BUCKET + 1, most)
         names = [name for name, _ in left]
         ports = set(_every(done, "ports"))
         if count == 1:
-            made = [gathered(target, points, first, ports, 0, chain.from_iterable(map(block_of, names)), before)]
+            made = [gathered(target, points, ports, chain.from_iterable(map(block_of, names)), before)]
         else:
-            second = partial(gathered, target, points, first, ports)
+            second = partial(gathered, target, points, ports)
             made = self.cluster.sent(partial(by_server, count), names, count, second, self._watch("gathering", 0))
-        with PartWriter(target, first + count, points) as writer:
+        with PartWriter(target, points) as writer:
             writer.put("findings", findings_of(self.network, _every(made, "overviews"), writer.receipt.reports))
         return [writer.receipt, *made]
 
     def last_part(
         self, target: Target, points: PointOf, done: list[Receipt], errors: Sequence[FileError], files: Sequence[Input], *, complete: bool
     ) -> None:
-        """Write what the driver knows, as a part behind those that are `done`.
+        """Write what the driver knows, and add it to what is `done`.
 
         `complete`: a table that nobody has written anything to gets a file without rows, which says what its columns are.
         """
-        with PartWriter(target, max(receipt.part for receipt in done) + 1, points) as last:
+        with PartWriter(target, points) as last:
             last.put("errors", errors)
             last.put("files", files)
             for table in tables_with(target.fields) if complete else ():
@@ -380,16 +375,14 @@ def _every(done: Iterable[Receipt], name: str) -> list[Any]:
 def gathered(
     target: Target,
     points: PointOf,
-    first: int,
     ports: set[int],
-    bucket: int,
     blocks: Iterable[bytes],
     before: Sequence[ConversationRow] | None = None,
 ) -> Receipt:
     """Write the rows that frames result in. `ports`: of servers of our protocols; `before`: conversations that they are related to as well,
     None: in a task, which returns no conversations."""
     found = Together(blocks)
-    with PartWriter(target, first + bucket, points) as writer:
+    with PartWriter(target, points) as writer:
         receipt = writer.receipt
         receipt.reports += found.relate(before or ())
         receipt.related = found.related if before is not None else []
@@ -402,10 +395,6 @@ def gathered(
             writer.write("latency", latencies.rows(every))
             receipt.counts = [latencies.added([every], latencies.COMMANDS)]
     return receipt
-
-
-def _together(work: Work, first: int, part: int, blocks: Any) -> Receipt:
-    return tasks.together(work, first + part, blocks)
 
 
 class PipelineRun(Pipeline):

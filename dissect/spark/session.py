@@ -166,15 +166,15 @@ class SparkTasks:
         first: Callable[[Any], Any],
         items: Sequence[Any],
         parts: int,
-        second: Callable[[int, Any], Any],
+        second: Callable[[Any], Any],
         watch: Watch,
     ) -> list[Any]:
-        """What `second` makes of each part and of the blocks for it that `first` makes of the items, and after them what `first` has for
-        the number after that of the last part."""
+        """What `second` makes of the blocks for each part that `first` makes of the items, and after them what `first` has for the number
+        after that of the last part."""
 
         def finished(part: int, pairs: Any) -> Any:
             given = (block for _, block in pairs)
-            yield from given if part >= parts else (second(part, given),)
+            yield from given if part >= parts else (second(given),)
 
         placed = self.context.parallelize(items, len(items)).flatMap(first)
         if parts:

@@ -49,8 +49,6 @@ class Work(msgspec.Struct):
 class TaskInput(msgspec.Struct):
     """What one task reads."""
 
-    part: int
-    """Of what is at home here."""
     splits: list[Split] = msgspec.field(default_factory=list)
     carry: list[str] = msgspec.field(default_factory=list)
     """Files with conversations that were left open by what was read before."""
@@ -73,13 +71,13 @@ def sources(
     `carry`: files with conversations that were left open, and their `flow_id`; `readers`: the number of tasks that may read what others
     read too, where that costs less than to send it to them, or in any case (`forced`).
     """
-    made = [TaskInput(part, splits) for part, splits in enumerate(grouped(found.splits, target))]
+    made = [TaskInput(splits) for splits in grouped(found.splits, target)]
     flows = [flows_of(source.splits) for source in made]
     for source, own in zip(made, flows, strict=True):
         source.conversations = 0 if own is None else len(own)
     if carry:
         if len(made) != 1:
-            made.append(TaskInput(len(made)))
+            made.append(TaskInput())
             flows.append(np.empty(0, np.int64))
         made[-1].carry = list(carry)
         own = flows[-1]
@@ -110,7 +108,7 @@ def alone(found: Plan, target: int) -> list[TaskInput]:
     """Tasks that read these ranges and need no others: each conversation is dissected by one that reads all of it. Where conversations
     are too many to be distinguished, one task reads all."""
     made, sent = sources(found, target, None, len(found.splits), forced=True)
-    return [TaskInput(0, _to_read(found.splits))] if sent else made
+    return [TaskInput(_to_read(found.splits))] if sent else made
 
 
 def dissected(source: TaskInput, options: Options, facts: CaptureFacts, away: list[Row] | None = None) -> Iterator[TaskResults]:
@@ -155,13 +153,11 @@ def _again(made: list[TaskInput], away: list[NDArray[np.int64]], sizes: list[int
     found: list[TaskInput] = []
     for mine in (every[at::readers] for at in range(min(readers, len(every)))):
         whose = [place for place, theirs in enumerate(away) if np.isin(theirs, mine).any()]
-        found.append(TaskInput(0, [split for place in whose for split in made[place].splits], home=mine.tobytes(), conversations=len(mine)))
+        found.append(TaskInput([split for place in whose for split in made[place].splits], home=mine.tobytes(), conversations=len(mine)))
         most -= sum(sizes[place] for place in whose)
     if not found or most < 0 or (most < math.inf and len({split.file for source in made for split in source.splits}) > FILES):
         return []
     found += [source for source in made if source.home != b""]
-    for part, source in enumerate(found):
-        source.part = part
     return found
 
 
@@ -188,7 +184,7 @@ def _read(work: Work, source: TaskInput) -> Iterator[Row | Receipt]:
         return
     # Measured on 60 MB of the mix (`tests/bench/mix.py`), where 1 MB is sent: 8.3 CPU s, and by way of `_in_order` 9.7
     away: list[Row] | None = [] if work.count else None
-    with PartWriter(work.target, source.part, work.facts.points) as writer:
+    with PartWriter(work.target, work.facts.points) as writer:
         for results in dissected(source, work.options, work.facts, away):
             writer.add(results)
             if away:
@@ -205,17 +201,17 @@ def _in_order(work: Work, source: TaskInput) -> Iterator[Row | Receipt]:
             here.add(row)
         elif work.count:
             yield row
-    yield _written(work, source.part, here)
+    yield _written(work, here)
 
 
-def together(work: Work, part: int, sent: Iterable[list[Row]]) -> Receipt:
+def together(work: Work, sent: Iterable[list[Row]]) -> Receipt:
     """Dissect the conversations of a part, all packets of which were sent."""
-    return _written(work, part, Ordered(chain.from_iterable(sent)))
+    return _written(work, Ordered(chain.from_iterable(sent)))
 
 
-def _written(work: Work, part: int, rows: Ordered) -> Receipt:
-    """Dissect the conversations whose packets are in `rows`, and write the results of the part."""
-    with PartWriter(work.target, part, work.facts.points) as writer:
+def _written(work: Work, rows: Ordered) -> Receipt:
+    """Dissect the conversations whose packets are in `rows`, and write what they result in."""
+    with PartWriter(work.target, work.facts.points) as writer:
         for results in dissect(rows, work.options, work.facts):
             writer.add(results)
     return writer.receipt

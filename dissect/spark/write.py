@@ -99,7 +99,6 @@ class Written(msgspec.Struct):
 class Receipt(msgspec.Struct):
     """What a task has written."""
 
-    part: int
     files: dict[str, list[Written]] = {}
     reports: list[Report] = []
     """Reports of bugs of streamdump."""
@@ -120,10 +119,9 @@ class Receipt(msgspec.Struct):
 class PartWriter:
     """The files of one part."""
 
-    def __init__(self, target: Target, part: int, points: PointOf | None = None) -> None:
+    def __init__(self, target: Target, points: PointOf | None = None) -> None:
         self.target = target
-        self.part = part
-        self.receipt = Receipt(part)
+        self.receipt = Receipt()
         self._open: defaultdict[str, dict[tuple[str | None, ...], _Parquet]] = defaultdict(dict)
         """The files of each table by values of the columns by which it is divided."""
         self._closing = ExitStack()
@@ -258,7 +256,7 @@ class PartWriter:
         return self._stream(kind, self.target.kept.at("files", kind), Written(self._name("", suffix)))
 
     def _name(self, run: str, suffix: str) -> str:
-        return f"part-{self.part:05d}-{run}{uuid.uuid4().hex[:12]}.{suffix}"
+        return f"part-{run}{uuid.uuid4().hex[:12]}.{suffix}"
 
     def _stream(self, kind: str, folder: Folder, written: Written) -> Any:
         """Open a file, which the receipt names."""

@@ -42,7 +42,7 @@ class Here:
         first: Callable[[Any], Any],
         items: Sequence[Any],
         parts: int,
-        second: Callable[[int, Any], Any],
+        second: Callable[[Any], Any],
         watch: Watch,
     ) -> list[Any]:
         first, items, second = pickle.loads(pickle.dumps((first, list(items), second)))
@@ -57,7 +57,7 @@ class Here:
         found = []
         for part in range(parts):
             self.step()
-            found.append(second(part, iter(blocks[part])))
+            found.append(second(iter(blocks[part])))
         watch(1, 1)
         return [*found, *own]
 

@@ -127,7 +127,7 @@ def test_packets_that_a_cooked_capture_has_twice(capture: Path, tmp_path: Path) 
     assert list(inspector.records())
     # A copy counts as one where it comes too late
     wanted = {(row.client, row.server): row.retransmissions for row in inspector.rows()}
-    conversations = [row for results in dissected(TaskInput(0, plan.splits), Options(), CaptureFacts()) for row in results.conversations]
+    conversations = [row for results in dissected(TaskInput(plan.splits), Options(), CaptureFacts()) for row in results.conversations]
     assert {(row.client, row.server): row.retransmissions for row in conversations} == wanted
     assert sum(wanted.values()) == late > 100
 

@@ -267,7 +267,7 @@ def test_keys_that_peers_choose_and_orders_of_others_cost_nothing() -> None:
 
 
 def written(folder: Path, rows: list[Linked]) -> Path:
-    writer = PartWriter(Target(str(folder), "parquet", fields="both"), 0)
+    writer = PartWriter(Target(str(folder), "parquet", fields="both"))
     for at, one in enumerate(rows):
         one[0].conversation = at
         writer.add(TaskResults([one], files={at: 0}))
@@ -315,7 +315,7 @@ def test_few_unpacked_bytes_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyP
         held.clear()
         monkeypatch.setattr(flows, "HELD_UNPACKED", limit)
         monkeypatch.setattr(write, "GROUP_BYTES", limit)
-        with PartWriter(Target(str(tmp_path / str(limit)), "parquet"), 0) as writer:
+        with PartWriter(Target(str(tmp_path / str(limit)), "parquet")) as writer:
             straight = Dissection(Options(), CaptureFacts())
             for results in (*fed(straight, given), *straight.end()):
                 writer.add(results)
@@ -345,7 +345,7 @@ def test_records_are_let_go_some_at_a_time(tmp_path: Path, monkeypatch: pytest.M
     straight = Dissection(Options(), CaptureFacts())
     monkeypatch.setattr(write, "GROUP", 300)
     held, most, waited = 0, 0, 0
-    with PartWriter(Target(str(tmp_path / "out"), "parquet"), 0) as writer:
+    with PartWriter(Target(str(tmp_path / "out"), "parquet")) as writer:
         for results in fed(straight, [one for one in segments if one is not None]):
             most = max(most, len(results.records))
             held += sum(type(one[0]) is Message for one in results.records)
