@@ -37,7 +37,7 @@ FRAMES, CARRIED = "frames", "carry"
 EVERY = "every exchange"
 """Where some are not wanted, those that are counted."""
 
-COUNTED = 32
+COUNTED = 64
 """Groups of exchanges that are counted together."""
 
 FORMATS = ("parquet", "delta")
