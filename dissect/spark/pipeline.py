@@ -31,7 +31,6 @@ from .splits import (
     LastPacket,
     Plan,
     PlannedFile,
-    Split,
     cut,
     each,
     ends_of,
@@ -299,8 +298,8 @@ class Pipeline:
         """Let others write to this output."""
         self.sink.close()
 
-    def look(self, files: list[str], size: int, copies: Folder) -> Plan:
-        """Find the ranges of files of `size` bytes together; packed ones are unpacked to a folder."""
+    def look(self, files: list[str], size: int, copies: Folder, first: int = 0) -> Plan:
+        """Find the ranges of files of `size` bytes together, whose indexes begin with `first`; packed ones are unpacked to a folder."""
         separate = self.settings.separate
         networks = networks_of(map(self.settings.point_of, files), self.state.networks) if separate else []
 
@@ -315,7 +314,7 @@ class Pipeline:
         run = partial(spread, "looking") if size > LOCALLY else None
         scratch = self.cluster.scratch
         fetch = scratch is not None and size < shutil.disk_usage(scratch).free // 2
-        return plan(files, self._range(size), run, unpacked, networks, self.settings.findings, fetch)
+        return plan(files, self._range(size), run, unpacked, networks, self.settings.findings, fetch, first)
 
     def _range(self, size: int) -> int:
         """Bytes that one task reads, about."""
@@ -465,10 +464,10 @@ class PipelineRun(Pipeline):
         """Do it all; an interruption leaves the finished units for `resume`, and nothing in `out`."""
         self.cluster = cluster
         scratch = storage.folder(cluster.scratch) if cluster.scratch else self.folder.at("unpacked")
-        found = self.plan = self._new(self.look(self.files, self.size, scratch))
+        found = self.plan = self._new(self.look(self.files, self.size, scratch, self.state.base))
         self.sink.begin()
         if not self.resumed:
-            self.state.files = self.state.base + len(found.files)
+            self.state.files = max(found.files, default=-1) + 1
             for index, one in found.files.items():
                 self.state.points.add(index, self.settings.point_of(one.path))
         paths = {index: one.path for index, one in found.files.items()}
@@ -518,29 +517,21 @@ class PipelineRun(Pipeline):
             self.folder.remove()
 
     def _new(self, found: Plan) -> Plan:
-        """A plan without the captures that are in already, its files counted from the first index of this run."""
-        known = self._known
-        again = set()
-        grown = []
-        for index, one in found.files.items():
-            before = known.before(one.head, one.place)
+        """A plan without the captures that are in already."""
+        known = {index: self._known.before(one.head, one.place) for index, one in found.files.items()}
+        found.errors = [one for one in found.errors if known[one.file] is None]
+        # Captures that are in already may hold keys of conversations of the others
+        found.splits = [one for one in found.splits if known[one.file] is None]
+        for index, before in known.items():
             if before is None:
                 continue
-            again.add(index)
+            one = found.files.pop(index)
             if before == one.size:
                 self.left_out += 1
             else:
                 reason = f"has another size than when it was read ({before:,} bytes); --follow reads captures on that grow"
-                grown.append(FileError(index, one.path, before or None, None, reason, max((one.size or 0) - before, 0)))
-        errors = sorted([*(one for one in found.errors if one.file not in again), *grown], key=lambda one: one.file)
-        splits = [split for split in found.splits if split.file not in again]
-        parts: list[FileError | Split] = [*errors, *splits]
-        kept = [index for index in found.files if index not in again]
-        at = {index: place for place, index in enumerate(kept, self.state.base)}
-        for part in parts:
-            part.file = at.get(part.file, self.state.base + len(kept))
-        # Captures that are in already may hold keys of conversations of the others
-        return Plan({at[index]: found.files[index] for index in kept}, splits, errors, found.secrets)
+                found.errors.append(FileError(index, one.path, before or None, None, reason, max(one.size - before, 0)))
+        return found
 
     def _inputs(self, found: Plan) -> list[Input]:
         packets = dict.fromkeys(found.files, 0)

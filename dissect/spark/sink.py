@@ -74,7 +74,9 @@ class Sink:
             state = msgspec.json.decode(self.committed.read(), type=kind)
         except FileNotFoundError:
             return None
-        except (OSError, msgspec.MsgspecError) as error:
+        except msgspec.ValidationError as error:
+            raise UsageError(f"{self.committed}: was written by another version of streamdump; choose another --out") from error
+        except (OSError, msgspec.DecodeError) as error:
             raise UsageError(f"{self.committed}: cannot be read: {error}") from error
         self.publish(state)
         return state

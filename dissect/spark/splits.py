@@ -259,19 +259,21 @@ def plan(
     networks: Sequence[int] = (),
     aside: bool = False,
     fetch: bool = False,
+    first: int = 0,
 ) -> Plan:
     """How these files are read in ranges of about `target` bytes; `run` calls a function for many pieces, perhaps elsewhere.
 
     `unpacked` calls `unpack` for captures, which otherwise are read as one, and with `fetch` copies others of a store, which otherwise are
-    read twice: to be examined, and to be dissected. `networks`: the numbers of the files' networks, where these are kept separate.
+    read twice: to be examined, and to be dissected. `networks`: the numbers of the files' networks, where these are kept separate;
+    `first`: the index of the first file.
     """
-    result = Plan(dict(enumerate(each(begin, files))), [], [])
+    result = Plan(dict(enumerate(each(begin, files), first)), [], [])
     if unpacked is not None:
         apart = [at for at, one in result.files.items() if one.head and (one.packed or (fetch and storage.local(one.path) is None))]
         result.files.update(zip(apart, unpacked([result.files[at] for at in apart]), strict=True))
     evidence = NetworkEvidence() if aside else None
     whole = [
-        Split(file=index, path=one.place, stop=one.size, network=networks[index] if networks else 0, aside=evidence)
+        Split(file=index, path=one.place, stop=one.size, network=networks[index - first] if networks else 0, aside=evidence)
         for index, one in result.files.items()
     ]
     spread = run or partial(each, name=attrgetter("path"))
