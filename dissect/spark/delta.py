@@ -43,7 +43,7 @@ DECIDES = "files"
 """The table whose commit decides."""
 
 COMPACTED = 16
-"""Commits, of one run or of several, after which small files are put together."""
+"""Commits, of one run or of several, after which the next one puts small files together."""
 
 
 class DeltaSink(Sink):
@@ -87,7 +87,9 @@ class DeltaSink(Sink):
         state.version = self._claim << BATCH_BITS | state.batch
         self.committed = self.place.at(f"state-{state.version}.json")
         super().commit(state)
-        if (self._claim + state.batch) % COMPACTED == 0:
+        # Each commit has added a file to this table
+        self._open[DECIDES].update_incremental()
+        if len(self._open[DECIDES].file_uris()) > COMPACTED:
             self.compact()
 
     def _show(self, state: State) -> None:

@@ -235,8 +235,8 @@ def _other_type() -> Any:
 def test_small_files_are_put_together(files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delta, "COMPACTED", 2)
     out = tmp_path / "out"
-    for path in files:
-        (tmp_path / "more").mkdir(exist_ok=True)
+    # A run that finds nothing to do commits nothing, so it does not count
+    for path in (files[0], files[1], files[1], files[2]):
         add([path], out)
     assert len(files_of(folder(out / "files"))) == 1
     assert len(files_of(folder(out / "messages"))) == 3, "each day is a partition of its own"
