@@ -24,7 +24,7 @@ SCHEMA = 5
 """Rises with every change of the columns: they are only ever added, so a reader of an older table finds null in the new ones."""
 
 SCHEMA_KEY = "streamdump.schema"
-"""Where Parquet files and Delta tables say it."""
+"""Where Parquet files say it."""
 
 
 class Input(msgspec.Struct):
