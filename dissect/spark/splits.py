@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..capture import pcap, pcapng
-from ..capture.blocks import BLOCK, Blocks, RawInput
+from ..capture.blocks import BLOCK, UNREADABLE, Blocks, RawInput
 from ..capture.ends import network_key
 from ..capture.files import CaptureReader, named_as_capture
 from ..capture.link import LinkParser
@@ -282,7 +282,7 @@ def plan(
         result.secrets += [file.path for _ in found.secrets]
         for error in found.errors:
             error.path = file.path
-            if file.packed:
+            if file.packed and error.fatal:
                 error.lost, file.size = (None, file.size) if file.head else (file.size, 0)
         result.errors += found.errors
     return result
@@ -409,9 +409,9 @@ def batches(split: Split, owners: dict[int, PacketProcess]) -> Iterator[list[Pac
     `owners`: gets by number the processes of those whose process the file names. Raises `CaptureError` where the file has changed since.
     """
     left = split.packets
-    try:
-        with storage.open_input(split.path) as stream:
-            raw = RawInput(stream, split.path)
+    with storage.open_input(split.path) as stream:
+        raw = RawInput(stream, split.path)
+        try:
             blocks = Blocks(raw, packing(raw) or _pieces(stream, split.path, (0, split.head), (split.start, split.stop)))
             blocks.packets = split.number
             reader = CaptureReader(blocks)
@@ -425,9 +425,14 @@ def batches(split: Split, owners: dict[int, PacketProcess]) -> Iterator[list[Pac
                 left -= len(packets)
                 if left <= 0:
                     return
-        raise CaptureError(f"{left} packets are missing")
-    except CaptureError as error:
-        raise CaptureError(f"has changed since it was first looked at: {error.reason}", split.path, error.offset) from error
+            raise CaptureError(f"{left} packets are missing")
+        except CaptureError as error:
+            if error.reason.startswith(UNREADABLE):
+                raise
+            at = error.offset
+            if at is not None and at >= split.head:
+                at += split.start - split.head
+            raise CaptureError(f"has changed since it was first looked at: {error.reason}", split.path, at) from error
 
 
 def examine(file: Split, target: int) -> Plan:

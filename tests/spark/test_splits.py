@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from streamdump.errors import UsageError
+from streamdump.errors import CaptureError, UsageError
+from streamdump.spark import storage
 from streamdump.spark.rows import row_of, segments
-from streamdump.spark.splits import Plan, expand, plan
+from streamdump.spark.splits import Plan, expand, plan, unpack
 from tests.spark.captures import SNAP, generated, records
 from tests.support.frames import (
     START_NS,
@@ -125,6 +126,34 @@ def test_pcapng_whose_blocks_depend_on_others_is_not_cut(capture: Path, tmp_path
     found = plan([str(path)], 50_000)
     assert [error.reason.partition(";")[0] for error in found.errors] == [reason]
     assert rows(found) == rows(plan([str(path)], 1 << 30))
+
+
+def test_a_packed_capture_that_is_not_cut_loses_nothing(capture: Path, tmp_path: Path) -> None:
+    packets = [enhanced(one, ticks=one.time_ns) for one in records(capture)]
+    path = tmp_path / "c.pcapng.gz"
+    path.write_bytes(gzip.compress(b"".join([section(), interface(resolution=9), *packets[:2000], interface(), *packets[2000:]])))
+    found = plan([str(path)], 50_000, unpacked=lambda some: [unpack((one, str(tmp_path / "copy"))) for one in some])
+    assert [(error.code, error.lost, error.fatal) for error in found.errors] == [("one-piece", 0, False)]
+
+
+def test_a_capture_that_has_changed_is_reported_with_its_place(capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "c.pcap"
+    path.write_bytes(capture.read_bytes())
+    found = plan([str(path)], 50_000)
+    start = found.splits[2].start
+    data = bytearray(path.read_bytes())
+    data[start + 8 : start + 12] = b"\xff\xff\xff\x7f"
+    path.write_bytes(data)
+    with pytest.raises(CaptureError, match=rf"c.pcap: has changed since .* claims 2147483647 bytes, .* \(at byte {start}\)"):
+        rows(found)
+
+    def full(_: str) -> Any:
+        raise CaptureError("too many open files", str(path))
+
+    # What is wrong with the system says nothing about the file
+    monkeypatch.setattr(storage, "open_input", full)
+    with pytest.raises(CaptureError, match=r"c\.pcap: too many open files"):
+        rows(found)
 
 
 def test_interfaces_of_a_cut_pcapng_keep_their_links_and_resolutions(capture: Path, tmp_path: Path) -> None:
