@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from ..diagnose.network import NetworkEvidence
-from ..errors import Report, UsageError
+from ..errors import Report, UsageError, refuse
 from ..model import ConversationRow, Options
 from . import PARTS, latencies, storage, tasks
 from .already_read import Captures
@@ -437,14 +437,14 @@ class PipelineRun(Pipeline):
             raise UsageError(f"{self.out}: cannot be written: {storage.why(error)}") from error
         probe.remove()
         self.sink.lock(f"another streamdump writes to {storage.base(self.out.name)}")
-        # Completes the commit of another run
+        taken = not settings.append and bool(self.out.names())
         like = likeness({"settings": settings, "sizes": self.stamps})
-        before = self.sink.load(State)
+        # Completes the commit of another run, and claims Delta tables, which those that are left alone are spared
+        before = self.sink.load(State) if resume or not taken else None
         if resume and before is not None and before.v == FORMAT and before.like == like:
             self.state, self.resumed = before, before.batch
         else:
-            if not settings.append and self.out.names():
-                raise UsageError(f"{self.out}: already exists; choose another --out, or remove it")
+            refuse((taken, f"{self.out}: already exists; choose another --out, or remove it"))
             for name in self.folder.names():
                 if name != "lock":
                     self.folder.at(name).remove()

@@ -119,8 +119,11 @@ def test_tables_that_are_there_are_left_alone_without_append(files: list[Path], 
     from streamdump.cli.app import main
 
     add(files[:1], tmp_path / "out")
-    assert main(["pipeline", str(files[1]), "--out", str(tmp_path / "out"), "--format", "delta"]) == 2
+    before = {path: path.read_bytes() for path in tmp_path.glob("out/*/_delta_log/*")}
+    assert main(["pipeline", str(files[1]), "--out", str(tmp_path / "out"), "--format", "delta", "--fields", "both"]) == 2
     same(tmp_path / "out", apart(files[:1]), "delta")
+    # Nor is a claim made, which would stop the one that writes to them
+    assert {path: path.read_bytes() for path in tmp_path.glob("out/*/_delta_log/*")} == before
 
 
 class Killed(BaseException):
