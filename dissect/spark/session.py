@@ -363,6 +363,9 @@ class SparkJvm(SparkTasks):
             time.sleep(0.005)
         gateway: Any = SparkContext._gateway
         SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
+        # Else the next session of this process, of whomever, would look for this JVM
+        for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"):
+            os.environ.pop(name, None)
         if gateway is not None:
             gateway.shutdown()
         self._jvm.communicate()

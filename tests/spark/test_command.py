@@ -206,6 +206,17 @@ def test_what_nobody_can_ask_java_for_is_told_too(no_jvm: SparkJvm, monkeypatch:
         raise Unknown
 
 
+def test_another_session_of_a_process_does_not_look_for_a_java_that_has_ended(java_home: str) -> None:
+    code = """import os
+from streamdump.spark.session import SparkJvm
+with SparkJvm("local[1]"):
+    print("PYSPARK_GATEWAY_PORT" in os.environ)
+print("PYSPARK_GATEWAY_PORT" in os.environ)"""
+    call, environ = [sys.executable, "-c", code], {**os.environ, "JAVA_HOME": java_home}
+    done = subprocess.run(call, env=environ, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    assert done.stdout == "True\nFalse\n"
+
+
 def test_a_java_that_says_nothing_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").write_text("#!/bin/sh\nexec sleep 600\n")
