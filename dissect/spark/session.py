@@ -27,6 +27,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ..capture.blocks import explain
 from ..errors import UsageError, how_to_install
 
 OLDEST = 17
@@ -220,8 +221,12 @@ class SparkJvm(SparkTasks):
         limit_s = min(patience_s, MASTER_S) if master.startswith("spark://") else patience_s
         # An interruption comes behind this: a process that was started, and that nobody has got, is one that nobody ends.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        with tempfile.NamedTemporaryFile(prefix="streamdump-spark-", suffix=".log", delete=False) as log:
-            self._jvm = self._launch([java, f"-Xmx{memory}", *JAVA_OPTIONS], master, log)
+        try:
+            with tempfile.NamedTemporaryFile(prefix="streamdump-spark-", suffix=".log", delete=False) as log:
+                self._jvm = self._launch([java, f"-Xmx{memory}", *JAVA_OPTIONS], master, log)
+        except OSError as error:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            raise UsageError(f"Java did not start: {explain(error)}; its temporary files are in {tempfile.gettempdir()}") from error
         self.log = Path(log.name)
         """What Spark says; kept when something goes wrong."""
         self._before = signal.signal(signal.SIGINT, self._interrupt)

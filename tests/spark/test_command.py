@@ -206,6 +206,17 @@ def test_what_nobody_can_ask_java_for_is_told_too(no_jvm: SparkJvm, monkeypatch:
         raise Unknown
 
 
+def test_a_java_that_cannot_be_started_is_an_error_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("streamdump.spark.session.find_java", lambda: "java")
+    monkeypatch.setattr(SparkJvm, "_launch", full)
+    with pytest.raises(UsageError, match="^Java did not start: no space left on device; its temporary files are in "):
+        SparkJvm()
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
 def test_another_session_of_a_process_does_not_look_for_a_java_that_has_ended(java_home: str) -> None:
     code = """import os
 from streamdump.spark.session import SparkJvm
