@@ -226,6 +226,7 @@ class SparkJvm(SparkTasks):
                 self._jvm = self._launch([java, f"-Xmx{memory}", *JAVA_OPTIONS], master, log)
         except OSError as error:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            self._folder.cleanup()
             raise UsageError(f"Java did not start: {explain(error)}; its temporary files are in {tempfile.gettempdir()}") from error
         self.log = Path(log.name)
         """What Spark says; kept when something goes wrong."""

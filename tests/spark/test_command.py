@@ -212,7 +212,7 @@ def test_a_java_that_cannot_be_started_is_an_error_in_one_sentence(monkeypatch: 
 
     monkeypatch.setattr("streamdump.spark.session.find_java", lambda: "java")
     monkeypatch.setattr(SparkJvm, "_launch", full)
-    with pytest.raises(UsageError, match="^Java did not start: no space left on device; its temporary files are in "):
+    with pytest.raises(UsageError, match=r"^Java did not start: no space left on device; its temporary files are in "):
         SparkJvm()
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
