@@ -467,7 +467,8 @@ def examine(file: Split, target: int) -> Plan:
                         target = file.stop
                 _add(one, packets, parser)
     except CaptureError as error:
-        landed = one.start if error.offset is None else error.offset
+        # Of a file that is cut off in its first bytes nothing is read
+        landed = one.start if reader is None or error.offset is None else error.offset
         found.errors.append(FileError(file.file, file.path, error.offset, error.packet, error.reason, file.stop - landed))
     if found.splits and _tied(parser):
         return examine(file, file.stop)

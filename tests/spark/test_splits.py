@@ -207,6 +207,13 @@ def test_what_is_no_capture_is_told_and_the_others_are_read(capture: Path, tmp_p
     assert found.packets == len(records(capture))
 
 
+@pytest.mark.parametrize("size", [1, 3, 4, 23])
+def test_of_a_file_that_is_cut_off_in_its_first_bytes_all_are_lost(capture: Path, tmp_path: Path, size: int) -> None:
+    (tmp_path / "cut.pcap").write_bytes(capture.read_bytes()[:size])
+    (error,) = plan([str(tmp_path / "cut.pcap")]).errors
+    assert (error.code, error.lost) == ("truncated", size)
+
+
 def test_other_files_of_a_folder_are_left_out_by_name_and_content(capture: Path, tmp_path: Path) -> None:
     whole = capture.read_bytes()
     folder = tmp_path / "all"
