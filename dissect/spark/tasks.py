@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 
 import msgspec
 import numpy as np
@@ -29,8 +28,8 @@ from .rows import EARLIEST, row_of, segments
 from .splits import NEVER, Plan, Split, flows_of, grouped
 from .write import PartWriter, Receipt, Target
 
-Sent = tuple[int, list[Row] | Receipt]
-"""The part that rows go to, and these; or, with the number after those of all parts, what the task itself has written."""
+Sent = tuple[int, bytes | Receipt]
+"""The part that rows go to, and these, packed; or, with the number after those of all parts, what the task itself has written."""
 
 SENT = 1 << 20
 """Bytes of rows that are sent together, about: Spark's worker keeps some ten times as much before it hands them on."""
@@ -167,14 +166,21 @@ def at_home(work: Work, source: TaskInput) -> Iterator[Sent]:
     size = 0
     for found in _read(work, source):
         if isinstance(found, Receipt):
-            yield from waiting.items()
+            yield from _packed(waiting)
             yield work.count, found
         else:
             waiting[found[0] % work.count].append(found)
             size += len(found[-1])
             if size >= SENT:
-                yield from waiting.items()
-                waiting, size = defaultdict(list), 0
+                yield from _packed(waiting)
+                size = 0
+
+
+def _packed(waiting: dict[int, list[Row]]) -> Iterator[Sent]:
+    """The rows that wait, of which Spark's worker keeps many: they need a third of the memory so."""
+    while waiting:
+        part, rows = waiting.popitem()
+        yield part, msgspec.msgpack.encode(rows)
 
 
 def _read(work: Work, source: TaskInput) -> Iterator[Row | Receipt]:
@@ -204,9 +210,9 @@ def _in_order(work: Work, source: TaskInput) -> Iterator[Row | Receipt]:
     yield _written(work, here)
 
 
-def together(work: Work, sent: Iterable[list[Row]]) -> Receipt:
+def together(work: Work, sent: Iterable[bytes]) -> Receipt:
     """Dissect the conversations of a part, all packets of which were sent."""
-    return _written(work, Ordered(chain.from_iterable(sent)))
+    return _written(work, Ordered(row for rows in sent for row in msgspec.msgpack.decode(rows, type=list[Row])))
 
 
 def _written(work: Work, rows: Ordered) -> Receipt:

@@ -22,7 +22,7 @@ class Here:
         self.scratch = str(scratch) if scratch is not None else None
         self.tasks = 0
         self.sent_bytes = 0
-        """Of the rows that went to parts."""
+        """That went to parts."""
 
     def step(self) -> None:
         """A task begins or ends."""
@@ -53,18 +53,13 @@ class Here:
                 blocks[part].append(block)
         assert set(blocks) <= set(range(parts + 1))
         own = blocks.pop(parts, [])
-        self.sent_bytes += sum(size_of(one) for some in blocks.values() for one in some)
+        self.sent_bytes += sum(len(one) for some in blocks.values() for one in some)
         found = []
         for part in range(parts):
             self.step()
             found.append(second(iter(blocks[part])))
         watch(1, 1)
         return [*found, *own]
-
-
-def size_of(block: Any) -> int:
-    """Bytes of what is sent: frames, or rows."""
-    return len(block) if isinstance(block, bytes) else sum(len(row[-1]) for row in block)
 
 
 def go(sources: Sequence[Path | str], out: Path | str, cluster: Any = None, *, resume: bool = False, **more: Any) -> PipelineRun:
