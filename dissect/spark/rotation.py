@@ -64,6 +64,8 @@ class KnownFile(msgspec.Struct):
     first_ns: int | None
     since_ns: int
     """Since when it is as it is, by the wall clock."""
+    seen_ns: int
+    """When it was first seen so: a copy may keep the time of its original."""
     end_ns: int | None = None
     """When the next file of its series was begun, about; None: it is the newest."""
     read: Read | None = None
@@ -132,7 +134,7 @@ class Rotation:
 
         def waits(one: KnownFile) -> bool:
             """Whether a complete file waits for one of another series that is being written and began before it ended."""
-            if one.end_ns is None or quiet(one, HOLD_NS):
+            if one.end_ns is None or end or now - one.seen_ns >= HOLD_NS:
                 return False
             # Series do not change files at the very same time: those that began in its second half go with the next one
             middle = (one.begin_ns + one.end_ns) // 2
@@ -214,7 +216,7 @@ def _look_at(path: str, status: Status, now: int) -> KnownFile:
         data = storage.pieces(path, 0, min(HEAD, status.size))
         with storage.open_packets(path) as reader:
             first = next(reader.batches(1))[0].time_ns
-    return KnownFile(path, status, digest(data), first, min(now, status.modified_ns))
+    return KnownFile(path, status, digest(data), first, min(now, status.modified_ns), now)
 
 
 def _is_packed(one: KnownFile, old: KnownFile) -> bool:

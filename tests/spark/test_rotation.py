@@ -321,6 +321,17 @@ def test_files_of_two_series_that_overlap_are_read_together(folder: Folder) -> N
     assert folder.now - START_NS >= HOLD_NS
 
 
+def test_a_copy_with_the_time_of_its_original_waits_for_the_other_series_all_the_same(folder: Folder) -> None:
+    for name, begin in (("in-1.pcap", 0), ("in-2.pcap", 60)):
+        folder.write(name, begin)
+        os.utime(folder.path / name, ns=(folder.now - 2 * HOLD_NS, folder.now - 2 * HOLD_NS))
+    folder.write("out-1.pcap", 0)
+    assert folder.look() == []
+    folder.now += HOLD_NS
+    os.utime(folder.path / "out-1.pcap", ns=(folder.now, folder.now))
+    assert folder.names() == ["in-1.pcap", "in-2.pcap"]
+
+
 def test_what_is_hidden_or_a_folder_is_no_capture(folder: Folder) -> None:
     (folder.path / ".tmp").mkdir()
     (folder.path / ".tmp" / "c.pcap").write_bytes(b"x")
