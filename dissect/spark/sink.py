@@ -118,7 +118,7 @@ class Sink:
 
 
 def sink_of(form: str, place: Folder, tables: Folder, fields: str) -> Sink:
-    """Return where a run commits whose tables have this form, of `write.FORMATS`; `fields`: one of `tables.FIELDS`."""
+    """Return where a run commits whose tables have this form, parquet or delta; `fields`: one of `tables.FIELDS`."""
     if form != "delta":
         return Sink(place, tables)
     from .delta import DeltaSink

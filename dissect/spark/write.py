@@ -40,8 +40,6 @@ EVERY = "every exchange"
 COUNTED = 64
 """Groups of exchanges that are counted together."""
 
-FORMATS = ("parquet", "delta")
-
 JSON = ("fields", "facts")
 """Columns of JSON text."""
 

@@ -26,7 +26,6 @@ from streamdump.errors import UsageError, how_to_install
 from streamdump.spark.session import FRUGAL, JAVA_OPTIONS, SparkFailed, SparkJvm, find_java, retried
 from streamdump.spark.storage import Folder
 from streamdump.spark.tables import tables_with
-from streamdump.spark.write import FORMATS
 from tests.spark.captures import SNAP, generated, records, rotated
 from tests.spark.comparing import plain, same, told
 from tests.spark.here import Here
@@ -437,12 +436,6 @@ def test_the_pipeline_does_not_import_scapy() -> None:
     code = "import sys, streamdump.spark.pipeline, streamdump.spark.source, streamdump.cli.commands.pipeline; print('scapy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert done.stdout == "False\n"
-
-
-def test_the_command_offers_what_the_library_writes() -> None:
-    from streamdump.cli.commands import pipeline
-
-    assert pipeline.FORMATS == FORMATS
 
 
 def sent_alone(session: Any, files: list[Path], folder: Path, expected: list[str]) -> None:
