@@ -37,14 +37,14 @@ FRAMES, CARRIED = "frames", "carry"
 EVERY = "every exchange"
 """Where some are not wanted, those that are counted."""
 
-COUNTED = 64
+COUNTED = 32
 """Groups of exchanges that are counted together."""
 
 JSON = ("fields", "facts")
 """Columns of JSON text."""
 
-GROUP = 3_000
-"""Rows of all tables that a task keeps before it makes columns of them."""
+GROUP = 2_000
+"""Rows of a table that a task keeps before it makes columns of them: typed tables have up to hundreds."""
 
 GROUP_BYTES = 4 << 20
 """Bytes of the frames of these records, and what they were unpacked to, at most about; their values need a multiple."""
@@ -126,8 +126,8 @@ class PartWriter:
         """Closes all that is open, the last first."""
         self._waiting = {table: PendingRows(table, target.fields, points) for table in tables_with(target.fields)}
         self._waiting[EVERY] = PendingRows("exchanges", target.fields, points)
-        self._rows = self._bytes = 0
-        """Rows that wait, and bytes of their frames and of what was unpacked for them."""
+        self._bytes = 0
+        """Bytes of the frames of rows that wait, and what was unpacked for them."""
         self._filter = compile_filter(target.where) if target.where is not None else None
         if self._filter is not None and target.first_ns is not None:
             self._filter.begin(target.first_ns)
@@ -175,23 +175,24 @@ class PartWriter:
     def put(self, table: str, rows: Sequence[Any], files: Mapping[int, int] | None = None) -> None:
         """Add rows of one table; `files`: of conversations the file of the first packet."""
         self._waiting[table].add(rows, files)
-        self._rows += len(rows)
-        if self._rows >= GROUP:
-            self._flush()
+        if len(self._waiting[table].rows) >= GROUP:
+            self._write(table)
 
     def _flush(self) -> None:
         """Write all that waits."""
-        self._rows = self._bytes = 0
+        self._bytes = 0
         for table, waiting in self._waiting.items():
-            if not waiting.rows:
-                continue
-            rows = waiting.batch(self.receipt.reports)
-            if table == self._counted:
-                self._exchanges.append(rows.select(latencies.NEEDED))
-            if table != EVERY:
-                self.write(table, rows)
-        if len(self._exchanges) >= COUNTED:
-            self._count()
+            if waiting.rows:
+                self._write(table)
+
+    def _write(self, table: str) -> None:
+        rows = self._waiting[table].batch(self.receipt.reports)
+        if table == self._counted:
+            self._exchanges.append(rows.select(latencies.NEEDED))
+            if len(self._exchanges) >= COUNTED:
+                self._count()
+        if table != EVERY:
+            self.write(table, rows)
 
     def _count(self) -> None:
         exchanges = pa.concat_tables(self._exchanges)

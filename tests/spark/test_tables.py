@@ -350,7 +350,7 @@ def test_records_are_let_go_some_at_a_time(tmp_path: Path, monkeypatch: pytest.M
             most = max(most, len(results.records))
             held += sum(type(one[0]) is Message for one in results.records)
             writer.add(results)
-            waited = max(waited, sum(len(one.rows) for one in writer._waiting.values()))
+            waited = max(waited, *(len(one.rows) for one in writer._waiting.values()))
     assert sum(one.rows for one in writer.receipt.files["messages"]) == held > 2000
     assert most < 1000
     assert waited < 300
