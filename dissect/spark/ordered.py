@@ -67,7 +67,7 @@ class Ordered:
 
 
 def _written(rows: Iterable[Row]) -> IO[bytes]:
-    """A file with these rows, to be read from its begin."""
+    """A file with these rows, to be read from its start."""
     # Where Spark keeps such things too
     folders = [one for one in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if one and Path(one).is_dir()]
     file = tempfile.TemporaryFile(dir=folders[0] if folders else None)  # noqa: SIM115 - it is closed when its rows are read

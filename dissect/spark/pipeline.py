@@ -335,8 +335,7 @@ class Pipeline:
         return made, settings.parts or max(few, size // PART_BYTES + 1)
 
     def gather(self, target: Target, points: PointOf, done: list[Receipt], before: Sequence[ConversationRow], most: int) -> list[Receipt]:
-        """Write what several parts show together. Conversations are also related to those `before`. `most`: the
-        maximum of tasks."""
+        """Write what several parts show together. Conversations are also related to those `before`. `most`: the maximum of tasks."""
         left = [(target.kept.at("files", FRAMES, one.name).name, one.size) for receipt in done for one in receipt.files.get(FRAMES, ())]
         count = min(sum(size for _, size in left) // BUCKET + 1, most)
         names = [name for name, _ in left]

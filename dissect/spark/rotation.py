@@ -67,7 +67,7 @@ class KnownFile(msgspec.Struct):
     seen_ns: int
     """When it was first seen so: a copy may keep the time of its original."""
     end_ns: int | None = None
-    """When the next file of its series was begun, about; None: it is the newest."""
+    """When the next file of its series was started, about; None: it is the newest."""
     read: Read | None = None
 
     @property
@@ -77,7 +77,7 @@ class KnownFile(msgspec.Struct):
 
     @property
     def begin_ns(self) -> int:
-        """When it was begun, about."""
+        """When it was started, about."""
         return self.first_ns or self.status.modified_ns
 
 
@@ -142,7 +142,7 @@ class Rotation:
             return any(first_ns is not None and first_ns < middle for first_ns in others)
 
         unread = [one for one in seen if not one.is_read]
-        # An empty file waits until another is begun
+        # An empty file waits until another is started
         writing = [one for one in unread if one.end_ns is None and not (end or (one.status.size and quiet(one, self.settle_ns)))]
         ready, held = [], set()
         for one in unread:

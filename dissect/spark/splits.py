@@ -56,7 +56,7 @@ OTHERS = "processes are described in mid-file"
 """Why a file is not cut behind a block of this type, or of another one that others depend on."""
 
 PIECES = 1024
-"""A range is this often the least size of some packets, so that it can end between them near the size that is asked for."""
+"""Bytes of a range for each packet of a group; a range ends between two groups, near the size that is asked for."""
 
 NEVER = -(1 << 62)
 
@@ -272,12 +272,12 @@ def plan(
         apart = [at for at, one in result.files.items() if one.head and (one.packed or (fetch and storage.local(one.path) is None))]
         result.files.update(zip(apart, unpacked([result.files[at] for at in apart]), strict=True))
     evidence = NetworkEvidence() if aside else None
-    whole = [
+    complete = [
         Split(file=index, path=one.place, stop=one.size, network=networks[index - first] if networks else 0, aside=evidence)
         for index, one in result.files.items()
     ]
     spread = run or partial(each, name=attrgetter("path"))
-    for found, file in zip(spread(partial(examine, target=target), whole), result.files.values(), strict=True):
+    for found, file in zip(spread(partial(examine, target=target), complete), result.files.values(), strict=True):
         result.splits += found.splits
         result.secrets += [file.path for _ in found.secrets]
         for error in found.errors:
