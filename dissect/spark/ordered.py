@@ -33,8 +33,9 @@ def framed(value: Any) -> bytes:
 
 def frames(stream: IO[bytes], kind: Any = Any) -> Iterator[Any]:
     """Yield the values in a stream of frames, as objects of type `kind`."""
+    decode = msgspec.msgpack.Decoder(kind).decode
     while size := stream.read(4):
-        yield msgspec.msgpack.decode(stream.read(int.from_bytes(size, "little")), type=kind)
+        yield decode(stream.read(int.from_bytes(size, "little")))
 
 
 class Ordered:
