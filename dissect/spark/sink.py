@@ -55,6 +55,7 @@ class Sink:
     def close(self) -> None:
         """Let others write."""
         self._closing.close()
+        self.locked = False
 
     def begin(self) -> None:
         """Make what tables need before there are files."""

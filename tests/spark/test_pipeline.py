@@ -291,3 +291,7 @@ def test_a_run_that_finds_another_leaves_its_folder(tmp_path: Path) -> None:
         other.close()
     runs[0].close()
     assert not partial_folder(folder(tmp_path / "out")).exists()
+    assert runs[1].prepare()
+    runs[0].close()
+    assert partial_folder(folder(tmp_path / "out")).exists()
+    runs[1].close()
