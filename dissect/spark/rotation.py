@@ -141,13 +141,16 @@ class Rotation:
             others = (other.first_ns for other in writing if series(other.path) != series(one.path))
             return any(first_ns is not None and first_ns < middle for first_ns in others)
 
+        def is_written(one: KnownFile) -> bool:
+            # An empty file waits until another is started
+            return one.end_ns is None and not end and not (one.status.size and quiet(one, self.settle_ns))
+
         unread = [one for one in seen if not one.is_read]
-        # An empty file waits until another is started
-        writing = [one for one in unread if one.end_ns is None and not (end or (one.status.size and quiet(one, self.settle_ns)))]
+        writing = [one for one in unread if is_written(one)]
         ready, held = [], set()
         for one in unread:
             # Files of one series are never read out of order
-            if series(one.path) in held or one in writing or waits(one):
+            if series(one.path) in held or is_written(one) or waits(one):
                 held.add(series(one.path))
             else:
                 ready.append(one)
