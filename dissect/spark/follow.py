@@ -15,7 +15,7 @@ from msgspec import structs
 
 from ..errors import CaptureError, refuse
 from . import storage
-from .pipeline import FORMAT, Batch, Pipeline, PipelineSettings, Progress, State, likeness
+from .pipeline import Batch, Pipeline, PipelineSettings, Progress, State, likeness
 from .rotation import KnownFile, Read, Rotation, same_file
 from .session import of_spark
 from .sink import sink_of
@@ -54,7 +54,6 @@ class Follow(Pipeline):
         # Keys may come from elsewhere later
         like = likeness(
             {
-                "version of streamdump": FORMAT,
                 "folder": storage.normal(settings.sources[0]),
                 "--format": settings.form,
                 "way to decode": replace(settings.options, keylog=()),
@@ -66,7 +65,7 @@ class Follow(Pipeline):
         if state is None:
             refuse((self.sink.rows, f"{self.sink.committed}: is missing, so the contents of the tables are unknown; choose another --out"))
             self.sink.begin()
-            return State(FORMAT, like)
+            return State(like)
         for what, value in like.items():
             refuse((state.like.get(what) != value, f"{self.out}: was started with other options (another {what}); choose another --out"))
         return state

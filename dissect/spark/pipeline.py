@@ -127,9 +127,8 @@ class PointsOf(msgspec.Struct):
 
 
 class State(msgspec.Struct):
-    """The state after a unit, which a killed driver leaves too; `v` changes when an older one could not be taken up."""
+    """The state after a unit, which a killed driver leaves too."""
 
-    v: int
     like: dict[str, Any]
     """What a run that goes on has to have the same."""
     base: int = 0
@@ -176,8 +175,8 @@ class State(msgspec.Struct):
 
 
 def likeness(what: dict[str, Any]) -> dict[str, Any]:
-    """What runs have to have the same, as it is when it was written and read."""
-    found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(what))
+    """What runs have to have the same, the format of the state too, as it is when it was written and read."""
+    found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode({"version of streamdump": FORMAT, **what}))
     return found
 
 
@@ -418,7 +417,7 @@ class PipelineRun(Pipeline):
         """Captures that are in the tables already."""
         self._written = False
         self._known = Captures()
-        self.state = State(FORMAT, {})
+        self.state = State({})
         apart = settings.form != "delta" and self.out.path is not None
         self.sink = sink_of(settings.form, self.folder, self.folder.at("result") if apart else self.out, settings.fields)
 
@@ -440,14 +439,14 @@ class PipelineRun(Pipeline):
         like = likeness({"settings": settings, "sizes": self.stamps})
         # Completes the commit of another run, and claims Delta tables, which those that are left alone are spared
         before = self.sink.load(State) if resume or not taken else None
-        if resume and before is not None and before.v == FORMAT and before.like == like:
+        if resume and before is not None and before.like == like:
             self.state, self.resumed = before, before.batch
         else:
             refuse((taken, f"{self.out}: already exists; choose another --out, or remove it"))
             for name in self.folder.names():
                 if name != "lock":
                     self.folder.at(name).remove()
-            self.state = State(FORMAT, like)
+            self.state = State(like)
         if settings.append:
             there = self.sink.captures()
             if not self.resumed:

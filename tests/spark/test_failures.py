@@ -238,7 +238,7 @@ def test_an_interrupted_follow_ends_with_what_it_told(
     class Work:
         settings = PipelineSettings([str(tmp_path)])
         out = tmp_path
-        state = pipeline.State(1, {}, batch=1, packets=3)
+        state = pipeline.State({}, batch=1, packets=3)
         batches = iter([pipeline.Batch(1, 1, 3, dict.fromkeys(tables.TABLES, 0), errors, bugs, None, [], [])])
 
         def step(self, end: bool) -> Any:

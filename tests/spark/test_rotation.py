@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from streamdump.spark.pipeline import FORMAT, State
+from streamdump.spark.pipeline import State
 from streamdump.spark.rotation import HEAD, HOLD_NS, KnownFile, Read, Rotation, digest, natural, series
 from streamdump.spark.splits import FileError
 from tests.support.frames import START_NS, Packet, ethernet, ip4, pcap, tcp
@@ -28,7 +28,7 @@ class Folder:
         self.path = path
         self.now = START_NS
         self.rotation = Rotation(path, SETTLE_NS, lambda: self.now)
-        self.state = State(FORMAT, {})
+        self.state = State({})
 
     def write(self, name: str, first: int | None, packets: int = 3) -> Path:
         """A capture whose packets begin so many seconds after the start, changed now."""

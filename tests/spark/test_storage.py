@@ -13,7 +13,7 @@ import pytest
 from streamdump.errors import CaptureError, UsageError
 from streamdump.spark import storage
 from streamdump.spark.follow import Follow
-from streamdump.spark.pipeline import FORMAT, PipelineSettings, State, partial_folder
+from streamdump.spark.pipeline import PipelineSettings, State, partial_folder
 from streamdump.spark.rotation import Rotation
 from streamdump.spark.splits import expand, plan
 from streamdump.spark.storage import folder, local, normal
@@ -79,7 +79,7 @@ def test_hidden_folders_are_left_out_of_folders_and_patterns(tmp_path: Path) -> 
     assert expand([str(tmp_path / "**" / "*.pcap")]) == names
     assert expand([str(tmp_path / "_temporary")]) == [str(tmp_path / "_temporary" / "a.pcap")], "what is named is wanted"
     assert expand([str(tmp_path / "x" / "_*.pcap")]) == [str(tmp_path / "x" / "_b.pcap")]
-    assert sorted(one.path for one in Rotation(tmp_path, 0).look(State(FORMAT, {}), end=True)) == names
+    assert sorted(one.path for one in Rotation(tmp_path, 0).look(State({}), end=True)) == names
 
 
 def test_a_copy_in_a_hidden_folder_mends_no_loss(capture: Path, tmp_path: Path) -> None:
